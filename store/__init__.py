@@ -1,0 +1,1 @@
+"""The SQLite evidence store: hash chain, artifacts, migrations, verification. Imports nothing else of bitgate."""

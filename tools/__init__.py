@@ -1,0 +1,1 @@
+"""One module a tool: typed request, plan, run, typed result. No torch above engines/worker."""

@@ -1,0 +1,1 @@
+"""Comparing captures: identity, then bits, then statistics."""

@@ -1,0 +1,1 @@
+"""bitgate.toml: sides, models, workloads, policy."""

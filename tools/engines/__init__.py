@@ -1,0 +1,1 @@
+"""Adapters of the kernel stack: what each engine accepts, and the job its worker executes."""

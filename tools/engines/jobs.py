@@ -1,0 +1,104 @@
+"""The job a side's worker executes: one engine, one model, a list of steps. Written as JSON, read by the worker.
+
+Every step names sequences of the job's `sequences.safetensors` by index; `groups` are the batches they are
+submitted in: all sequences of a group together, the groups one after the other, in this order.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
+
+Groups = list[list[int]]
+
+
+class JobModel(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class Sampling(JobModel):
+    """Sampling as requested. `temperature = 0` is greedy."""
+
+    temperature: float = 0.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    seed: int | None = None
+
+
+class Generate(JobModel):
+    """Sample `max_tokens` tokens after each prompt. Capture rows: one per generated token, phase decode.
+
+    The tokens sampled are kept in the capture (rows carry token_id), and become later jobs' responses.
+    """
+
+    kind: Literal["generate"] = "generate"
+    name: str
+    groups: Groups
+    max_tokens: int
+    sampling: Sampling = Sampling()
+
+
+class Decode(JobModel):
+    """Forced-token decode: each response token is fed one step at a time, its logprob recorded before it is fed.
+
+    `prefilled` response tokens are part of the prompt instead (so that a cached or chunked prefix can be exercised).
+    `reset_cache` empties the prefix cache first.
+    """
+
+    kind: Literal["decode"] = "decode"
+    name: str
+    groups: Groups
+    prefilled: int = 0
+    reset_cache: bool = False
+
+
+class Prefill(JobModel):
+    """Score every response token in one prefill of prompt + response."""
+
+    kind: Literal["prefill"] = "prefill"
+    name: str
+    groups: Groups
+    packing: Literal["engine", "single", "padded", "packed"] = "engine"
+
+
+class TrainForward(JobModel):
+    """The forward whose graph makes the loss: gradients on, train mode, nothing detached; a backward is run to prove it."""
+
+    kind: Literal["train_forward"] = "train_forward"
+    name: str
+    groups: Groups
+    packing: Literal["engine", "single", "padded", "packed"] = "engine"
+
+
+class Canary(JobModel):
+    """Add one ulp to one resident weight, score `groups` again, restore it, score once more.
+
+    Result: weight touched, rows whose logprob changed (must be > 0), rows that differ after restoring (must be 0).
+    """
+
+    kind: Literal["canary"] = "canary"
+    name: str = "canary"
+    groups: Groups
+
+
+Step = Annotated[Generate | Decode | Prefill | TrainForward | Canary, Field(discriminator="kind")]
+
+
+class Job(JobModel):
+    """`job.json`. The worker also digests the resident weights and describes what the engine really chose."""
+
+    version: Literal[1] = 1
+    run_id: str
+    side: str
+    engine: str
+    model_path: str
+    weight_version: int = 0
+    options: dict[str, JsonValue] = {}
+    sequences: str = Field(description="Path of sequences.safetensors")
+    steps: list[Step]
+    out: str = Field(description="Folder; rank r writes out/rank00000-style folders")
+    lease: str = Field(description="Path of the lease file; its mtime is renewed every second")
+    lease_max_age_s: float = 5.0
+    module: str | None = Field(default=None, description="engine python: the user's module, from the configuration")
