@@ -1,7 +1,9 @@
 """The job a side's worker executes: one engine, one model, a list of steps. Written as JSON, read by the worker.
 
 Every step names sequences of the job's `sequences.safetensors` by index; `groups` are the batches they are
-submitted in: all sequences of a group together, the groups one after the other, in this order.
+submitted in: all sequences of a group together, the groups one after the other, in this order. Sequences in `company`
+are submitted like the others but leave no rows. After a `Generate` step the tokens it sampled replace the responses of
+its sequences for every later step of the job.
 """
 
 from __future__ import annotations
@@ -50,6 +52,7 @@ class Decode(JobModel):
     kind: Literal["decode"] = "decode"
     name: str
     groups: Groups
+    company: list[int] = []
     prefilled: int = 0
     reset_cache: bool = False
 
@@ -60,6 +63,7 @@ class Prefill(JobModel):
     kind: Literal["prefill"] = "prefill"
     name: str
     groups: Groups
+    company: list[int] = []
     packing: Literal["engine", "single", "padded", "packed"] = "engine"
 
 
