@@ -1,0 +1,317 @@
+"""The reason codes: one table, from which the verdict, the advice and docs/reasons.md all come.
+
+To add a code, add one row to its group in `TABLE`, then run `python -m bitgate.tools.reasons > docs/reasons.md`.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
+
+from bitgate.store.records import Reason, Verdict
+
+DETAIL_LIMIT: Final = 600
+
+
+@dataclass(frozen=True)
+class ReasonRow:
+    """One code: the verdict it leads to, what it means, and what to do next."""
+
+    code: str
+    verdict: Verdict
+    meaning: str
+    next: str
+
+
+TABLE: Final[Mapping[str, tuple[ReasonRow, ...]]] = MappingProxyType(
+    {
+        "Compared and different": (
+            ReasonRow(
+                "cause_unresolved",
+                "fail",
+                "The two sides differ, and what was observed does not say why.",
+                "Run bisect_layer on the first different row; from two files alone no cause can be named.",
+            ),
+            ReasonRow(
+                "logprobs_differ",
+                "fail",
+                "At least one token under the response mask has another fp32 bit pattern on the other side.",
+                "Look at the first and worst rows and at the clusters, then run bisect_layer on that sequence.",
+            ),
+        ),
+        "Not comparable": (
+            ReasonRow(
+                "logprob_precision",
+                "invalid",
+                "Logprobs were stored or computed with fewer bits than fp32, which hides differences.",
+                "Compute log_softmax in fp32 and store fp32; a bf16 or fp16 column widened afterwards does not count.",
+            ),
+            ReasonRow(
+                "logprobs_mode",
+                "invalid",
+                "A side recorded logprobs after sampling transforms, not the raw model logprobs.",
+                "Record raw logprobs: for vLLM start the engine with logprobs_mode=raw_logprobs.",
+            ),
+            ReasonRow(
+                "mask_differs",
+                "invalid",
+                "The response masks of the two sides are not the same.",
+                "Write both captures with the mask that the loss uses.",
+            ),
+            ReasonRow(
+                "no_evidence_of_recompute",
+                "invalid",
+                "Nothing shows that this leg was computed on its own: no computation record, no forward pass, "
+                "or the same computation, file or buffer as another leg.",
+                "Let CaptureWriter watch the model of each leg, and hand each leg its own result, not a copied column.",
+            ),
+            ReasonRow(
+                "not_the_train_forward",
+                "invalid",
+                "The first_train_forward leg did not come from the forward whose graph makes the loss.",
+                "Capture the logprobs of the training forward itself: train mode, gradients on, nothing detached.",
+            ),
+            ReasonRow(
+                "rows_missing",
+                "invalid",
+                "Rows of one side have no partner with the same sequence, turn and position on the other.",
+                "Score exactly the tokens that were sampled, on both sides, and write every row once.",
+            ),
+            ReasonRow(
+                "sampling_contract",
+                "invalid",
+                "A sampling parameter is outside the allow-list under which logprobs are comparable.",
+                "Sample greedily or with temperature 1, top_p 1, top_k off, no penalties, no bias, no processors.",
+            ),
+            ReasonRow(
+                "temperature_differs",
+                "invalid",
+                "The recorded logprobs were divided by another temperature, or by one that is not 1.",
+                "Record both sides at temperature 1.",
+            ),
+            ReasonRow(
+                "token_ids_differ",
+                "invalid",
+                "The same sequence, turn and position holds another token on the other side.",
+                "Feed the sampled token ids to the trainer as they are; never decode and tokenise again.",
+            ),
+            ReasonRow(
+                "tokenizer_differs",
+                "invalid",
+                "The two sides name different tokenizers.",
+                "Use one tokenizer on both sides.",
+            ),
+            ReasonRow(
+                "vocabulary_differs",
+                "invalid",
+                "The two sides name different vocabulary sizes.",
+                "Use the same model configuration on both sides.",
+            ),
+            ReasonRow(
+                "weight_version_differs",
+                "invalid",
+                "The two sides, or the rows within one, come from different weight versions.",
+                "Drain the rollout before a weight update, and compare rows of one version only.",
+            ),
+            ReasonRow(
+                "weights_differ",
+                "invalid",
+                "The two sides ran on weights with different digests.",
+                "Compare the per-tensor digests; load or synchronise the same bytes on both sides.",
+            ),
+        ),
+        "Broken capture": (
+            ReasonRow(
+                "capture_changed",
+                "invalid",
+                "A capture's file changed while it was being compared.",
+                "Compare captures only after their writer has finished.",
+            ),
+            ReasonRow(
+                "capture_json",
+                "invalid",
+                "capture.json is not strict JSON of the documented form.",
+                "Write it with CaptureWriter (docs/captures.md).",
+            ),
+            ReasonRow(
+                "capture_missing",
+                "invalid",
+                "A capture's folder or file does not exist or is not a regular file.",
+                "Check the path, and that the writer was closed without an exception.",
+            ),
+            ReasonRow(
+                "capture_path",
+                "invalid",
+                "A capture names a file outside its own folder.",
+                "Keep rows.safetensors beside capture.json; no links, no separators in its name.",
+            ),
+            ReasonRow(
+                "capture_truncated",
+                "invalid",
+                "A safetensors file is shorter than its header says.",
+                "Write the capture again; the disk may have been full.",
+            ),
+            ReasonRow(
+                "capture_unreadable",
+                "invalid",
+                "A safetensors file has a header that is not of that format.",
+                "Write the capture again with CaptureWriter.",
+            ),
+            ReasonRow(
+                "capture_version",
+                "invalid",
+                "The capture has a format version that this bitgate does not read.",
+                "Update bitgate, or write the capture with the capture.py of this version.",
+            ),
+            ReasonRow(
+                "columns_disagree",
+                "invalid",
+                "A row column is missing, unknown, or has another length than the others.",
+                "Write one value per row in every column.",
+            ),
+            ReasonRow(
+                "counts_disagree",
+                "invalid",
+                "capture.json states other counts of rows or masked rows than the file holds.",
+                "Write the capture again; do not edit its files.",
+            ),
+            ReasonRow(
+                "dtype_wrong",
+                "invalid",
+                "A row column has another dtype than the format says.",
+                "Use int64 for ids and positions, uint8 for the mask, float32 for logprobs.",
+            ),
+            ReasonRow(
+                "duplicate_key",
+                "invalid",
+                "One key (sequence, turn, position) appears twice in a capture.",
+                "Write each row once; of ranks that hold the same rows let only one write.",
+            ),
+            ReasonRow(
+                "empty_mask",
+                "invalid",
+                "No row is under the response mask, so nothing would be compared.",
+                "Check how the mask was built; it must be 1 on response tokens.",
+            ),
+            ReasonRow(
+                "logprob_positive",
+                "invalid",
+                "A logprob under the mask is above zero.",
+                "Check the sign and that it is a log-probability, not a logit.",
+            ),
+            ReasonRow(
+                "mask_values",
+                "invalid",
+                "The mask holds values other than 0 and 1.",
+                "Write the mask as 0 and 1.",
+            ),
+            ReasonRow(
+                "not_finite",
+                "invalid",
+                "A logprob under the mask is NaN or infinite.",
+                "Find the NaN or the -inf first: look at padding, at the mask, and at masked vocabulary lanes.",
+            ),
+            ReasonRow(
+                "positions_not_increasing",
+                "invalid",
+                "Within a sequence, (turn, position) does not grow from row to row.",
+                "Write the rows of a sequence in the order of its tokens.",
+            ),
+            ReasonRow(
+                "rank_missing",
+                "invalid",
+                "The shard of a rank is missing, appears twice, or belongs to another capture.",
+                "Collect the folders of all ranks of one capture.",
+            ),
+            ReasonRow(
+                "sequence_repeated",
+                "invalid",
+                "The rows of a sequence are not together in a shard.",
+                "Write all rows of a sequence together, and give each sequence its own number.",
+            ),
+            ReasonRow(
+                "value_out_of_range",
+                "invalid",
+                "A sequence number, position or token id is negative or outside the vocabulary.",
+                "Write indices as they are; leave padding rows out.",
+            ),
+        ),
+        "Not enough observed": (
+            ReasonRow(
+                "axis_not_exercised",
+                "inconclusive",
+                "An axis that the side's deployment uses was not exercised.",
+                "Exercise it (another workload or option), or remove it from the side's axes if it is not deployed.",
+            ),
+            ReasonRow(
+                "leg_missing",
+                "inconclusive",
+                "A leg that this check needs was not captured.",
+                "Capture rollout, recompute and first_train_forward.",
+            ),
+            ReasonRow(
+                "partial_coverage",
+                "inconclusive",
+                "Not every row that had to be compared was observed.",
+                "Capture the missing rows; the figures say how many.",
+            ),
+            ReasonRow(
+                "self_test_failed",
+                "inconclusive",
+                "The comparison did not find every fault that was planted in a copy of its own data.",
+                "Do not trust this comparison; report it with the evidence's self_test.",
+            ),
+        ),
+    }
+)
+
+REASONS: Final[Mapping[str, ReasonRow]] = MappingProxyType({row.code: row for rows in TABLE.values() for row in rows})
+
+PRECEDENCE: Final[tuple[Verdict, ...]] = ("invalid", "fail", "inconclusive")
+
+
+def reason(code: str, detail: str) -> Reason:
+    """A reason for a verdict; `detail` says in one sentence what was seen.
+
+    Raises:
+        KeyError: the code is not in the table.
+    """
+    if code not in REASONS:
+        raise KeyError(f"unknown reason code {code!r}; add a row to bitgate.tools.reasons.TABLE")
+    clean = detail.encode("utf-8", "replace").decode("utf-8")
+    return Reason(code=code, detail=clean if len(clean) <= DETAIL_LIMIT else clean[: DETAIL_LIMIT - 1] + "…")
+
+
+def verdict_of(reasons: Iterable[Reason]) -> Verdict:
+    """The verdict that reasons lead to: invalid before fail before inconclusive; `pass` when there is none."""
+    found = {REASONS[item.code].verdict for item in reasons}
+    return next((verdict for verdict in PRECEDENCE if verdict in found), "pass")
+
+
+def next_step(reasons: Iterable[Reason]) -> str:
+    """What to do next: the advice of the first reason that decides the verdict; empty when there is none."""
+    listed = list(reasons)
+    deciding = verdict_of(listed)
+    return next((REASONS[item.code].next for item in listed if REASONS[item.code].verdict == deciding), "")
+
+
+def render() -> str:
+    """docs/reasons.md."""
+    lines = [
+        "# Reason codes",
+        "",
+        "Every verdict that is not `pass` carries at least one of these. The page is made from the table in",
+        "`tools/reasons.py`: `python -m bitgate.tools.reasons > docs/reasons.md`.",
+        "When reasons of several verdicts meet, `invalid` decides before `fail`, and `fail` before `inconclusive`.",
+    ]
+    for group, rows in TABLE.items():
+        lines += ["", f"## {group}", "", "| code | verdict | meaning | what to do next |", "|---|---|---|---|"]
+        lines += [f"| `{row.code}` | `{row.verdict}` | {row.meaning} | {row.next} |" for row in rows]
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(render())
