@@ -51,5 +51,7 @@ def nearest(word: str, known: Iterable[str]) -> str:
 def unknown_name(field: str, given: str, known: Iterable[str], hint: str = "") -> RequestError:
     """The request error for a name that does not exist, with the nearest one that does."""
     names = sorted(known)
-    listed = ", ".join(names[:20]) + (f" … ({len(names)} in all)" if len(names) > 20 else "") if names else "none is defined"
-    return RequestError(field, given, listed, " ".join(filter(None, [nearest(given, names), hint])))
+    listed = ", ".join(names[:20]) + (f" … ({len(names)} in all)" if len(names) > 20 else "")
+    return RequestError(
+        field, given, listed or "none is defined", " ".join(filter(None, [nearest(given, names), hint]))
+    )
