@@ -36,6 +36,14 @@ class WorkerError(BitgateError):
         super().__init__(message + (f"\nlast log lines:\n{log_tail}" if log_tail else ""))
 
 
+class VerdictError(BitgateError):
+    """What a job left behind decides the verdict by itself; `code` is a row of bitgate.tools.reasons."""
+
+    def __init__(self, code: str, detail: str) -> None:
+        self.code, self.detail = code, detail
+        super().__init__(detail)
+
+
 def shown(value: object, limit: int = 200) -> str:
     """`repr`, cut, so that a hostile or huge value cannot drown the message."""
     text = repr(value)
