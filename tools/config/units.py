@@ -8,17 +8,8 @@ from typing import Annotated, Final
 from pydantic import BeforeValidator, Field
 
 SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-BYTES: Final = {
-    "B": 1,
-    "kB": 10**3,
-    "MB": 10**6,
-    "GB": 10**9,
-    "TB": 10**12,
-    "KiB": 2**10,
-    "MiB": 2**20,
-    "GiB": 2**30,
-    "TiB": 2**40,
-}
+DECIMAL: Final = {"B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+BYTES: Final = {**DECIMAL, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 
 
 def _scaled(value: object, units: dict[str, int], example: str) -> object:

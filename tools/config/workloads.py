@@ -66,7 +66,7 @@ def generate_prompts(generator: GeneratorConfig) -> list[tuple[int, ...]]:
     prompt i is in group i modulo `prefix_groups`.
     """
     shortest, longest = generator.lengths
-    lengths = [shortest + n % (longest - shortest + 1) for n in _numbers(generator.seed, "length", generator.count)]
+    lengths = [shortest + n % (longest - shortest + 1) for n in seeded_numbers(generator.seed, "length", generator.count)]
     prefixes = [_ids(generator, f"prefix {g}", generator.shared_prefix) for g in range(generator.prefix_groups)]
     return [
         prefixes[i % generator.prefix_groups] + _ids(generator, f"prompt {i}", length - generator.shared_prefix)
@@ -76,10 +76,10 @@ def generate_prompts(generator: GeneratorConfig) -> list[tuple[int, ...]]:
 
 def _ids(generator: GeneratorConfig, label: str, count: int) -> tuple[int, ...]:
     first, end = generator.token_range
-    return tuple(first + n % (end - first) for n in _numbers(generator.seed, label, count))
+    return tuple(first + n % (end - first) for n in seeded_numbers(generator.seed, label, count))
 
 
-def _numbers(seed: int, label: str, count: int) -> Iterator[int]:
+def seeded_numbers(seed: int, label: str, count: int) -> Iterator[int]:
     """`count` uniform 64-bit numbers. SHAKE-256 rather than `random`, whose streams Python does not promise to keep."""
     stream = hashlib.shake_256(f"bitgate workload 1\0{seed}\0{label}".encode()).digest(8 * count)
     return (int.from_bytes(stream[i : i + 8], "little") for i in range(0, len(stream), 8))
@@ -141,8 +141,8 @@ def _json_row(line: str, where: str) -> object:
 
 def _parquet_rows(path: Path, config: WorkloadConfig) -> Iterator[dict[str, Any]]:
     try:
-        import pyarrow
-        import pyarrow.parquet
+        import pyarrow  # type: ignore[import-not-found,unused-ignore]
+        import pyarrow.parquet  # type: ignore[import-not-found,unused-ignore]
     except ImportError as error:
         raise ConfigError(
             f"{path}: parquet needs pyarrow: pip install pyarrow, or store the prompts as JSONL"
