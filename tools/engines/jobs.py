@@ -13,6 +13,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 Groups = list[list[int]]
+Packing = Literal["engine", "single", "padded", "packed"]
 
 
 class JobModel(BaseModel):
@@ -64,7 +65,7 @@ class Prefill(JobModel):
     name: str
     groups: Groups
     company: list[int] = []
-    packing: Literal["engine", "single", "padded", "packed"] = "engine"
+    packing: Packing = "engine"
 
 
 class TrainForward(JobModel):
@@ -73,7 +74,7 @@ class TrainForward(JobModel):
     kind: Literal["train_forward"] = "train_forward"
     name: str
     groups: Groups
-    packing: Literal["engine", "single", "padded", "packed"] = "engine"
+    packing: Packing = "engine"
 
 
 class Canary(JobModel):
