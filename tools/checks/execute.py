@@ -1,0 +1,142 @@
+"""Runs a check's jobs on a side and keeps what each step left, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from pydantic import JsonValue
+
+from bitgate.store.records import ModelRecord, SideRecord
+from bitgate.tools.checks.plan import CheckPlan, PlannedJob, StepRef
+from bitgate.tools.config.digests import digest_env
+from bitgate.tools.config.sides import Model, Side
+from bitgate.tools.config.workloads import TokenSequence
+from bitgate.tools.engines.jobs import Job, Step
+from bitgate.tools.errors import WorkerError
+from bitgate.tools.runs.context import RunContext
+from bitgate.tools.runs.results import JobResult, RankResult
+
+LEASE = "lease"
+
+
+@dataclass
+class Executed:
+    """`failed` holds the axis jobs whose engine did not come up in the state asked for: axis -> why."""
+
+    results: dict[str, JobResult] = field(default_factory=dict)
+    failed: dict[str, str] = field(default_factory=dict)
+
+    def captures(self, ref: StepRef) -> tuple[Path, ...]:
+        return self.results[ref.job].captures(ref.step) if ref.job in self.results else ()
+
+    def info(self, ref: StepRef) -> Mapping[str, JsonValue]:
+        """The step's info, numbers summed over the ranks."""
+        if ref.job not in self.results:
+            return {}
+        return merged_info(rank.steps[ref.step].info for rank in self.results[ref.job].ranks if ref.step in rank.steps)
+
+
+def merged_info(infos: Iterable[Mapping[str, JsonValue]]) -> dict[str, JsonValue]:
+    merged: dict[str, JsonValue] = {}
+    for info in infos:
+        for key, value in info.items():
+            seen = merged.get(key)
+            if isinstance(value, int | float) and not isinstance(value, bool) and isinstance(seen, int | float):
+                merged[key] = seen + value
+            else:
+                merged.setdefault(key, value)
+    return merged
+
+
+async def execute(context: RunContext, side: Side, model: Model, plan: CheckPlan, timeout_s: float) -> Executed:
+    """Runs every job of `plan`. A job that stands for an axis may fail and is kept as such; the first may not."""
+    done = Executed()
+    for number, planned in enumerate(plan.jobs):
+        await context.progress(number, len(plan.jobs), f"{side.name}: {planned.name}")
+        try:
+            done.results[planned.name] = await run_planned(context, side, model, plan.sequences, planned, timeout_s)
+        except WorkerError as error:
+            if planned.axis is None or error.code not in UNSUPPORTED:
+                raise
+            done.failed[planned.axis] = f"{error.code}: {error.message}"
+    return done
+
+
+UNSUPPORTED = ("unsupported", "unsupported_model", "unsupported_option", "unsupported_packing")
+"""Worker codes that say 'this cannot be done here', as opposed to something having gone wrong."""
+
+
+async def run_planned(
+    context: RunContext,
+    side: Side,
+    model: Model,
+    sequences: Sequence[TokenSequence],
+    planned: PlannedJob,
+    timeout_s: float,
+) -> JobResult:
+    at_work = replace(side, options={**side.options, **planned.options})
+    return await run_steps(context, at_work, model, sequences, planned.steps, timeout_s)
+
+
+async def run_steps(
+    context: RunContext,
+    side: Side,
+    model: Model,
+    sequences: Sequence[TokenSequence],
+    steps: Sequence[Step],
+    timeout_s: float,
+) -> JobResult:
+    """One start of the side's engine: writes the sequences, runs the steps, returns what the ranks reported."""
+    from bitgate.tools.engines.worker.sequences import write_sequences
+
+    folder = context.new_job(side)
+    file = folder / "sequences.safetensors"
+    write_sequences(file, [list(s.prompt) for s in sequences], [list(s.response) for s in sequences])
+    job = Job(
+        run_id=context.run_id,
+        side=side.name,
+        engine=side.engine,
+        model_path=str(model.path),
+        options=dict(side.options),
+        sequences=str(file),
+        steps=list(steps),
+        out=str(folder / "out"),
+        lease=str(context.folder / LEASE),
+        module=None if side.module is None else str(side.module),
+    )
+    return await context.run_job(side, job, timeout_s=timeout_s)
+
+
+def side_record(side: Side, axes: Sequence[str], result: JobResult) -> SideRecord:
+    """The side as it ran. Every rank's stable facts count: ranks that differ make another digest than ranks that agree."""
+    first = result.ranks[0].describe
+    stable: dict[str, JsonValue] = dict(first.stable)
+    others = {f"rank{r.rank}": r.describe.stable for r in result.ranks if r.describe.stable != first.stable}
+    if others:
+        stable["ranks_that_differ"] = {name: dict(facts) for name, facts in others.items()}
+    stable["ranks"] = len(result.ranks)
+    return SideRecord(
+        name=side.name,
+        engine=side.engine,
+        digest=side.digest(stable, tuple(axes)),
+        options=dict(side.options),
+        axes=tuple(axes),
+        env=digest_env(side.env),
+        configured=side.configured,
+        stable=stable,
+        volatile=dict(first.volatile),
+    )
+
+
+def model_record(model: Model, rank: RankResult, weight_version: int = 0) -> ModelRecord | None:
+    """The model as the side's engine has it resident; None when the engine could not read its weights back."""
+    if rank.weights is None or rank.model is None:
+        return None
+    return ModelRecord(
+        name=model.name,
+        architecture_digest=rank.model.architecture_digest,
+        weights_digest=rank.weights.digest,
+        weight_version=weight_version,
+    )
