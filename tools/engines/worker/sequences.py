@@ -1,0 +1,57 @@
+"""The job's sequences: prompt and response tokens of each, in one safetensors file. numpy and safetensors only."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from safetensors.numpy import load_file, save_file
+
+
+@dataclass(frozen=True)
+class Sequences:
+    """tokens int64 [T], offsets int64 [S + 1] into it, response_start int64 [S] relative to each sequence's start."""
+
+    tokens: np.ndarray
+    offsets: np.ndarray
+    response_start: np.ndarray
+
+    @classmethod
+    def of(cls, pairs: Iterable[tuple[Sequence[int], Sequence[int]]]) -> Sequences:
+        """From (prompt, response) pairs."""
+        listed = list(pairs)
+        lengths = [len(prompt) + len(response) for prompt, response in listed]
+        flat = [token for prompt, response in listed for part in (prompt, response) for token in part]
+        return cls(
+            np.asarray(flat, np.int64),
+            np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]).astype(np.int64),
+            np.asarray([len(prompt) for prompt, _ in listed], np.int64),
+        )
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Sequences:
+        stored = load_file(path)
+        return cls(stored["tokens"], stored["offsets"], stored["response_start"])
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        arrays = {"tokens": self.tokens, "offsets": self.offsets, "response_start": self.response_start}
+        save_file({name: np.ascontiguousarray(array, np.int64) for name, array in arrays.items()}, path)
+
+    def __len__(self) -> int:
+        return len(self.response_start)
+
+    def whole(self, index: int) -> list[int]:
+        """Prompt and response tokens."""
+        return self.tokens[self.offsets[index] : self.offsets[index + 1]].tolist()  # type: ignore[no-any-return]
+
+    def prompt(self, index: int) -> list[int]:
+        return self.whole(index)[: self.response_start[index]]
+
+    def response(self, index: int) -> list[int]:
+        return self.whole(index)[self.response_start[index] :]
+
+    def with_responses(self, responses: Mapping[int, Sequence[int]]) -> Sequences:
+        """The same prompts; the responses of the sequences named are replaced."""
+        return Sequences.of((self.prompt(i), responses.get(i, self.response(i))) for i in range(len(self)))

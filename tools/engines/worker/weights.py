@@ -1,0 +1,113 @@
+"""Canonical digest of weights under the checkpoint's own (unfused) names, and of a checkpoint's files."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from safetensors import safe_open
+
+from .capture import tensor_digest
+
+INDEX = "model.safetensors.index.json"
+# What a configuration says about how its files were written or used, not about the architecture.
+NOT_ARCHITECTURE = frozenset(
+    {"_name_or_path", "transformers_version", "torch_dtype", "dtype", "use_cache", "auto_map"}
+)
+
+
+@dataclass
+class Digest:
+    """Collects `name -> digest`; a tensor that cannot be read back is named with the reason, never left out."""
+
+    by_name: dict[str, str] = field(default_factory=dict)
+    unreadable: dict[str, str] = field(default_factory=dict)
+    size: int = 0
+
+    def add(self, name: str, value: Any) -> None:
+        """`value`: a torch tensor or numpy array, or a text that says why the resident bytes cannot be read."""
+        if isinstance(value, str):
+            self.unreadable[name] = value
+            return
+        self.by_name[name] = tensor_digest(name, value)
+        self.size += value.nbytes
+
+    def root(self) -> str:
+        """SHA-256 over the sorted `name:digest` lines; unreadable tensors make a line no complete digest has."""
+        lines = [f"{name}:{digest}" for name, digest in self.by_name.items()]
+        lines += [f"{name}:unreadable" for name in self.unreadable]
+        return hashlib.sha256("\n".join(sorted(lines)).encode("utf-8")).hexdigest()
+
+    def record(self) -> dict[str, Any]:
+        """The `weights` entry of result.json."""
+        return {
+            "digest": self.root(),
+            "tensors": len(self.by_name),
+            "bytes": self.size,
+            "by_name": self.by_name,
+            "unreadable": self.unreadable,
+        }
+
+
+def digest_of(weights: Iterable[tuple[str, Any]]) -> Digest:
+    digest = Digest()
+    for name, value in weights:
+        digest.add(name, value)
+    return digest
+
+
+def checkpoint_digest(path: str | os.PathLike[str]) -> Digest:
+    """The same digest of a checkpoint directory's safetensors files."""
+    return digest_of(checkpoint_tensors(path))
+
+
+def checkpoint_tensors(path: str | os.PathLike[str]) -> Iterator[tuple[str, Any]]:
+    """Every tensor of a checkpoint directory, one at a time."""
+    for file in checkpoint_files(path):
+        with safe_open(file, framework="pt") as tensors:
+            for name in tensors.keys():  # noqa: SIM118 - not a dict
+                yield name, tensors.get_tensor(name)
+
+
+def checkpoint_files(path: str | os.PathLike[str]) -> list[str]:
+    """The files that hold the weights: those of the index, or every safetensors file."""
+    folder, index = os.fspath(path), os.path.join(path, INDEX)
+    if os.path.exists(index):
+        with open(index, encoding="utf-8") as file:
+            names = sorted(set(json.load(file)["weight_map"].values()))
+    else:
+        names = sorted(name for name in os.listdir(folder) if name.endswith(".safetensors"))
+    return [os.path.join(folder, name) for name in names]
+
+
+class CheckpointReader:
+    """Single tensors of a checkpoint by name, to prove a transform of resident weights against."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._file_of: dict[str, str] = {}
+        for file in checkpoint_files(path):
+            with safe_open(file, framework="pt") as tensors:
+                self._file_of |= dict.fromkeys(tensors.keys(), file)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._file_of
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._file_of)
+
+    def tensor(self, name: str) -> Any:
+        with safe_open(self._file_of[name], framework="pt") as tensors:
+            return tensors.get_tensor(name)
+
+
+def architecture_digest(path: str | os.PathLike[str]) -> str:
+    """SHA-256 of config.json without the keys that say nothing about the architecture."""
+    with open(os.path.join(path, "config.json"), encoding="utf-8") as file:
+        config = json.load(file)
+    kept = {key: value for key, value in config.items() if key not in NOT_ARCHITECTURE}
+    text = json.dumps(kept, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(text.encode("utf-8")).hexdigest()
