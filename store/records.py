@@ -99,3 +99,26 @@ class Run(Record):
     error: str | None = None
     error_code: str | None = None
     evidence_id: str | None = None
+
+
+class RunStarted(Record):
+    """Body of a `run_started` row."""
+
+    tool: str
+    request: dict[str, JsonValue]
+
+
+class RunFinished(Record):
+    """Body of a `run_finished` row."""
+
+    state: RunState
+    error: str | None = None
+    error_code: str | None = None
+    evidence_id: str | None = None
+
+
+class RegisteredModel(ModelRecord):
+    """Body of a `model` row: where the checkpoint lies, and the evidence of the run that made it."""
+
+    path: str
+    evidence_id: str | None = None
