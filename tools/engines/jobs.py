@@ -106,4 +106,5 @@ class Job(JobModel):
     out: str = Field(description="Folder; rank r writes out/rank00000-style folders")
     lease: str = Field(description="Path of the lease file; its mtime is renewed every second")
     lease_max_age_s: float = 5.0
+    log_limit: int = Field(default=64 * 1024**2, description="Bytes of a rank's log that are kept")
     module: str | None = Field(default=None, description="engine python: the user's module, from the configuration")

@@ -28,6 +28,7 @@ class WeightsRecord(ResultModel):
     tensors: int
     bytes: int
     by_name: dict[str, str] = {}
+    unreadable: dict[str, str] = {}
 
 
 class ModelDigest(ResultModel):

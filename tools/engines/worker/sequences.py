@@ -55,3 +55,34 @@ class Sequences:
     def with_responses(self, responses: Mapping[int, Sequence[int]]) -> Sequences:
         """The same prompts; the responses of the sequences named are replaced."""
         return Sequences.of((self.prompt(i), responses.get(i, self.response(i))) for i in range(len(self)))
+
+
+def write_sequences(
+    path: str | os.PathLike[str], prompts: Sequence[Sequence[int]], responses: Sequence[Sequence[int]]
+) -> None:
+    """The job's file, from one response a prompt."""
+    Sequences.of(zip(prompts, responses, strict=True)).save(path)
+
+
+def read_sequences(path: str | os.PathLike[str]) -> Sequences:
+    """Raises ValueError when the file's columns do not describe sequences."""
+    columns = load_file(path)
+    wanted = {"tokens", "offsets", "response_start"}
+    if set(columns) != wanted:
+        raise ValueError(f"{path}: has columns {sorted(columns)}; allowed are exactly {sorted(wanted)}")
+    for name, column in columns.items():
+        if column.dtype != np.int64 or column.ndim != 1:
+            raise ValueError(f"{path}: {name} is {column.dtype}{list(column.shape)}; allowed is int64 with one dimension")
+    sequences = Sequences(**columns)
+    _check(path, sequences)
+    return sequences
+
+
+def _check(path: str | os.PathLike[str], sequences: Sequences) -> None:
+    offsets, starts, size = sequences.offsets, sequences.response_start, len(sequences.tokens)
+    if len(offsets) != len(starts) + 1 or offsets[0] != 0 or offsets[-1] != size or (np.diff(offsets) < 0).any():
+        raise ValueError(f"{path}: offsets do not cut the {size} tokens into {len(starts)} sequences")
+    if (starts < 0).any() or (starts > np.diff(offsets)).any():
+        raise ValueError(f"{path}: response_start lies outside its sequence")
+    if (sequences.tokens < 0).any():
+        raise ValueError(f"{path}: a token id is negative")

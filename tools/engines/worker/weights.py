@@ -12,6 +12,7 @@ from typing import Any
 from safetensors import safe_open
 
 from .capture import tensor_digest
+from .checkpoint import CheckpointError, file_digests
 
 INDEX = "model.safetensors.index.json"
 # What a configuration says about how its files were written or used, not about the architecture.
@@ -61,8 +62,22 @@ def digest_of(weights: Iterable[tuple[str, Any]]) -> Digest:
 
 
 def checkpoint_digest(path: str | os.PathLike[str]) -> Digest:
-    """The same digest of a checkpoint directory's safetensors files."""
-    return digest_of(checkpoint_tensors(path))
+    """The same digest of a checkpoint directory's safetensors files, from their bytes; needs no torch.
+
+    Raises:
+        CheckpointError: there is none, one is truncated or not of the format, or a name appears twice.
+    """
+    files = checkpoint_files(path)
+    if not files:
+        raise CheckpointError(f"{os.fspath(path)}: no safetensors file there; name a checkpoint directory")
+    digest = Digest()
+    for file in files:
+        for name, value, size in file_digests(file):
+            if name in digest.by_name:
+                raise CheckpointError(f"{file}: the tensor {name!r} is in another file of the checkpoint too")
+            digest.by_name[name] = value
+            digest.size += size
+    return digest
 
 
 def checkpoint_tensors(path: str | os.PathLike[str]) -> Iterator[tuple[str, Any]]:

@@ -1,0 +1,130 @@
+"""The engine's process of one rank: loads the engine, runs the job's steps, writes result.json whatever happens."""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import sys
+import traceback
+from dataclasses import replace
+from typing import Any
+
+from .engine import Engine, EngineError
+from .files import Reserve, is_disk_full, write_json
+from .guard import DUMP_SIGNAL
+from .job import Job, Place
+from .lease import Lease, LeaseThread
+from .progress import Progress
+from .sequences import read_sequences
+from .steps import Steps
+from .table import load_engine
+from .weights import architecture_digest, digest_of
+
+EXIT_ENGINE_FAILED = 1
+EXIT_DISK_FULL = 74
+LEASE_MARGIN_S = 2.0
+"""The guard acts on the lease first; this process only when the guard does not."""
+
+
+def run_engine(path: str, place: Place, folder: str) -> int:
+    """Returns the exit code of the rank: 0 when result.json holds no error."""
+    _prepare_output()
+    job = Job.read(path)
+    os.environ.update(place.environment(os.environ))
+    LeaseThread(Lease(job.lease, job.lease_max_age_s + LEASE_MARGIN_S)).start()
+    reserve = Reserve(os.path.join(folder, "reserve"), 1 << 16)
+    result: dict[str, Any] = {"rank": place.rank, "world_size": place.world_size, "error": None}
+    try:
+        _execute(job, place, folder, result)
+    except BaseException as error:  # noqa: BLE001 - whatever an engine raises, SystemExit included, is its result
+        traceback.print_exc()
+        result["error"] = failure(error)
+    reserve.release()
+    try:
+        write_json(os.path.join(folder, "result.json"), result)
+    except (OSError, ValueError, TypeError):
+        traceback.print_exc()
+        return _last_words(folder, result)
+    return _exit_code(result)
+
+
+def failure(error: BaseException) -> dict[str, str]:
+    """`{"code", "message"}` for what an engine raised."""
+    text = str(error).strip() or "no message"
+    kind = type(error).__name__
+    if isinstance(error, EngineError):
+        return {"code": error.code, "message": text}
+    if is_disk_full(error):
+        return {"code": "disk_full", "message": f"no space was left while the engine worked: {text}"}
+    if isinstance(error, MemoryError) or kind in ("OutOfMemoryError", "OutOfMemory"):
+        return {"code": "out_of_memory", "message": f"{kind}: {text}"}
+    if isinstance(error, ImportError):
+        return {"code": "engine_import", "message": f"{kind}: {text}"}
+    if isinstance(error, SystemExit):
+        return {"code": "engine_exited", "message": f"the engine left Python with exit status {error.code!r}"}
+    return {"code": "engine_failed", "message": f"{kind}: {text}"}
+
+
+def _execute(job: Job, place: Place, folder: str, result: dict[str, Any]) -> None:
+    progress = Progress(os.path.join(folder, "progress.json"))
+    phases = 2 + len(job.steps)
+    progress.report(0, phases, f"loading {job.engine}")
+    sequences = read_sequences(job.sequences)
+    job = replace(job, place=place, progress=progress.within)
+    engine = load_engine(job)
+    try:
+        progress.report(1, phases, "digesting the resident weights")
+        weights = digest_of(engine.weights())
+        result["weights"] = weights.record()
+        architecture = _architecture(job.model_path)
+        result["model"] = {"architecture_digest": architecture} if architecture else None
+        steps = Steps(job, folder, engine, sequences, weights, architecture)
+        _run_steps(steps, progress, phases, result)
+    finally:
+        _describe_and_close(engine, result)
+    progress.report(phases, phases, "done")
+
+
+def _architecture(path: str) -> str | None:
+    return architecture_digest(path) if os.path.isfile(os.path.join(path, "config.json")) else None
+
+
+def _run_steps(steps: Steps, progress: Progress, phases: int, result: dict[str, Any]) -> None:
+    done = result["steps"] = {}
+    for number, step in enumerate(steps.job.steps):
+        progress.report(2 + number, phases, f"step {step['name']} ({number + 1} of {len(steps.job.steps)})")
+        done[step["name"]] = steps.run(step)
+
+
+def _describe_and_close(engine: Engine, result: dict[str, Any]) -> None:
+    try:
+        result["describe"] = engine.describe()
+    finally:
+        engine.close()
+
+
+def _prepare_output() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(line_buffering=True, errors="backslashreplace")  # type: ignore[union-attr]
+    # fd 2 and not sys.stderr: engines replace that, and a crash must still say where it was.
+    faulthandler.enable(file=2)
+    faulthandler.register(DUMP_SIGNAL, file=2, all_threads=True)
+
+
+def _last_words(folder: str, result: dict[str, Any]) -> int:
+    """The full result cannot be written: the disk is full, or the engine's words are no JSON. Say so in a small one."""
+    error = result["error"] or failure(sys.exc_info()[1] or RuntimeError())
+    if error["code"] == "engine_failed" and result["error"] is None:
+        error = {"code": "bad_result", "message": f"what the engine reported is no JSON: {error['message']}"}
+    small = {"rank": result["rank"], "world_size": result["world_size"], "error": error}
+    try:
+        write_json(os.path.join(folder, "result.json"), small)
+    except OSError:
+        return EXIT_DISK_FULL
+    return _exit_code(small)
+
+
+def _exit_code(result: dict[str, Any]) -> int:
+    if result["error"] is None:
+        return 0
+    return EXIT_DISK_FULL if result["error"]["code"] == "disk_full" else EXIT_ENGINE_FAILED
