@@ -1,0 +1,161 @@
+"""The census: every module of a model with its operator class, precision, parallel role and layer.
+
+From the configuration and the tensors' names (and dtypes, which the headers give) alone; no weight is read.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from bitgate.tools.slice.family import LAYER, MTP, Kind, Model
+from bitgate.tools.slice.keys import Json
+from bitgate.tools.slice.operators import CACHE_LEAVES, LAYER_RULES, MODEL_RULES, match, split_name
+from bitgate.tools.slice.quant.formats import method_of
+from bitgate.tools.slice.quant.precision import precision
+
+EXPERT: Final = re.compile(r"(experts|adapter_list)\.\d+")
+UNKNOWN: Final = "unknown"
+
+
+@dataclass(frozen=True)
+class Module:
+    """Modules that differ only in the number of the expert are one row; `count` says how many."""
+
+    path: str
+    layer: int | None
+    part: str
+    operator: str
+    role: str
+    precision: str
+    count: int = 1
+
+
+@dataclass(frozen=True)
+class LayerClass:
+    """What makes two layers interchangeable for coverage: operators, precision of each, and the modules they have."""
+
+    name: str
+    kind: Kind
+    precisions: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Census:
+    modules: tuple[Module, ...]
+    layers: tuple[LayerClass, ...]
+    unknown: tuple[str, ...]
+    unknown_keys: tuple[str, ...]
+
+    @property
+    def precisions(self) -> set[str]:
+        return {item.precision for item in self.modules}
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a tensor belongs: a language layer, an MTP block, or the model around them."""
+
+    part: str
+    layer: int | None
+    rest: str
+
+
+def place(model: Model, name: str) -> Place:
+    """Part is `layer`, `mtp` or `model`; a layer past the configured ones that is no MTP layer is `beyond`."""
+    found = LAYER.fullmatch(name)
+    if found is not None:
+        layer = int(found["layer"])
+        if layer < model.total:
+            return Place("layer", layer, found["rest"])
+        return Place("mtp" if layer < model.total + model.mtp_layers else "beyond", layer, found["rest"])
+    mtp = MTP.fullmatch(name)
+    return Place("mtp", None, mtp["rest"]) if mtp is not None else Place("model", None, name)
+
+
+def take_census(model: Model, dtypes: Mapping[str, str]) -> Census:
+    """`dtypes` maps every tensor's name to its safetensors dtype."""
+    leaves: dict[str, dict[str, str]] = defaultdict(dict)
+    for name, dtype in dtypes.items():
+        path, leaf = split_name(name)
+        leaves[path][leaf] = dtype
+    method = method_of(quantisation(model.config) or {})
+    rows = [_module(model, path, found, method) for path, found in leaves.items()]
+    unknown = tuple(sorted(row.path for row in rows if row.operator == UNKNOWN))
+    return Census(_merged(rows), _layers(model, rows), unknown, unhandled_keys(model))
+
+
+def quantisation(config: Json) -> Json | None:
+    """The quantisation part, of the whole or of the language model."""
+    candidates = [config, *(value for key, value in config.items() if key.endswith("_config") and isinstance(value, dict))]
+    for holder in candidates:
+        for key in ("quantization_config", "compression_config"):
+            if isinstance(holder.get(key), dict):
+                return dict(holder[key])
+    return None
+
+
+def _module(model: Model, path: str, leaves: Mapping[str, str], method: str) -> Module:
+    where = place(model, path if "." in path else path + ".")
+    where = where if where.rest else Place(where.part, where.layer, path)
+    rest = where.rest.removesuffix(".")
+    operator, role = _operator(model, where.part, rest, leaves)
+    return Module(path, where.layer, where.part, operator, role, precision(method, leaves))
+
+
+def _operator(model: Model, part: str, rest: str, leaves: Mapping[str, str]) -> tuple[str, str]:
+    if part == "beyond":
+        return UNKNOWN, "unknown"
+    if part == "mtp":
+        return "mtp", "replicated"
+    if set(leaves) <= CACHE_LEAVES:
+        return "kv_cache_scale", "replicated"
+    found = match(rest, (*model.family.rules, *(LAYER_RULES if part == "layer" else MODEL_RULES)))
+    return (found.operator, found.role) if found is not None else (UNKNOWN, "unknown")
+
+
+def _merged(rows: Iterable[Module]) -> tuple[Module, ...]:
+    counted: dict[Module, int] = defaultdict(int)
+    for row in rows:
+        path = EXPERT.sub(r"\1.*", row.path)
+        counted[Module(path, row.layer, row.part, row.operator, row.role, row.precision)] += 1
+    return tuple(
+        Module(row.path, row.layer, row.part, row.operator, row.role, row.precision, count)
+        for row, count in counted.items()
+    )
+
+
+def _layers(model: Model, rows: Iterable[Module]) -> tuple[LayerClass, ...]:
+    shapes: list[dict[str, str]] = [{} for _ in range(model.total)]
+    ignored = re.compile(model.family.shared_tensors) if model.family.shared_tensors else None
+    for row in rows:
+        if row.part == "layer" and row.layer is not None:
+            rest = EXPERT.sub(r"\1.*", row.path.split(f"layers.{row.layer}.", 1)[1])
+            if ignored is None or not ignored.match(rest + "."):
+                shapes[row.layer][rest] = row.precision
+    return tuple(_named(model.kinds, shapes))
+
+
+def _named(kinds: tuple[Kind, ...], shapes: list[dict[str, str]]) -> Iterable[LayerClass]:
+    """Layers of one kind that differ in precision or modules get a number after the kind's name."""
+    variants: dict[Kind, list[dict[str, str]]] = defaultdict(list)
+    for kind, shape in zip(kinds, shapes, strict=True):
+        if shape not in variants[kind]:
+            variants[kind].append(shape)
+        number = variants[kind].index(shape)
+        name = "+".join(kind) + (f"#{number + 1}" if number else "")
+        yield LayerClass(name, kind, tuple(sorted(set(shape.values()))))
+
+
+def unhandled_keys(model: Model) -> tuple[str, ...]:
+    """Lists of the configuration with an entry for every layer that the family does not know."""
+    known = {name.split(".")[0] for key in model.family.all_keys() for name in key.names}
+    lengths = {model.total, model.total + model.mtp_layers}
+    return tuple(
+        key
+        for key, value in model.text.items()
+        if isinstance(value, list) and model.total > 5 and len(value) in lengths and key not in known
+    )

@@ -1,0 +1,8 @@
+"""Llama: uniform."""
+
+from __future__ import annotations
+
+from bitgate.tools.slice.family import Family
+from bitgate.tools.slice.kinds import uniform
+
+FAMILY = Family(names=("llama",), kinds=uniform("full_attention", "mlp"))

@@ -1,0 +1,60 @@
+"""How configurations say which operators a layer has: the few idioms that families share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from bitgate.tools.slice.family import Kind, layer_count
+from bitgate.tools.slice.keys import Json
+
+LEGACY: Final[dict[str, str]] = {
+    "mamba": "linear_attention",
+    "attention": "full_attention",
+    "deepseek_sparse_attention": "indexed_attention",
+}
+"""transformers 5 renames these on reading (configuration_utils.remap_legacy_layer_types)."""
+
+PATTERN: Final = {"M": "mamba2", "E": "moe", "*": "full_attention", "-": "mlp"}
+"""Nemotron-H's hybrid_override_pattern."""
+
+
+def uniform(*operators: str, count: str = "num_hidden_layers") -> Callable[[Json], list[Kind]]:
+    """Every layer alike."""
+    return lambda config: [operators] * layer_count(config, count)
+
+
+def listed(config: Json, name: str, total: int, allowed: Callable[[int], str]) -> list[str]:
+    """The list under `name` (old names renamed, MTP entries cut off), or `allowed(layer)` where it is absent."""
+    value = config.get(name)
+    if value is None:
+        return [allowed(layer) for layer in range(total)]
+    words = [LEGACY.get(str(item), str(item)) for item in value]
+    if len(words) < total:
+        raise ValueError(f"{name} has {len(words)} entries for {total} layers")
+    return words[:total]
+
+
+def every(config: Json, key: str, default: int, hit: str, miss: str) -> Callable[[int], str]:
+    """`hit` on each `key`-th layer counted from one."""
+    step = config.get(key, default)
+    return lambda layer: hit if (layer + 1) % step == 0 else miss
+
+
+def after_dense(config: Json, default: int, sparse: str = "moe") -> Callable[[int], str]:
+    """`first_k_dense_replace` dense layers, then experts; `moe_layer_freq` may thin them or be a list of 0 and 1."""
+    first = config.get("first_k_dense_replace", default)
+    step: Any = config.get("moe_layer_freq", 1)
+    if isinstance(step, list):
+        return lambda layer: sparse if step[layer] else "dense"
+    return lambda layer: sparse if layer >= first and layer % (step or 1) == 0 else "dense"
+
+
+def mlp_types(config: Json, total: int, otherwise: Callable[[int], str]) -> list[str]:
+    """`mlp_layer_types` with transformers' word "sparse" read as experts."""
+    names = listed(config, "mlp_layer_types", total, otherwise)
+    return ["moe" if name == "sparse" else name for name in names]
+
+
+def paired(left: list[str], right: list[str]) -> list[Kind]:
+    return list(zip(left, right, strict=True))
