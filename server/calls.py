@@ -1,0 +1,54 @@
+"""Calls that run a tool: start, wait, answer. The MCP server and the command line both come through here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from bitgate.server.answers import Progress, RunAnswer, run_answer
+from bitgate.server.arguments import parse
+from bitgate.server.progress import OnProgress, Pacer
+from bitgate.server.session import Session
+from bitgate.store.records import Run
+from bitgate.tools.registry import TOOLS
+
+
+async def start(session: Session, name: str, arguments: Mapping[str, Any]) -> Run:
+    """Checks the request and starts its run.
+
+    Raises:
+        RequestError: the request cannot be run; nothing was written.
+    """
+    from bitgate.tools.runs.control import start_run
+
+    tool = TOOLS.find(name)
+    request = parse(tool.request, arguments)
+    return await start_run(session.project, name, request, actor=session.actor)
+
+
+async def wait(session: Session, run_id: str, seconds: float, on_progress: OnProgress | None = None) -> RunAnswer:
+    """The run's answer, after waiting up to `seconds` for its end. Giving up the wait does not end the run."""
+    from bitgate.tools.runs.control import wait_run
+
+    pacer = Pacer(on_progress)
+    run = await wait_run(session.project, run_id, seconds, on_progress=pacer)
+    return answer(session, run, pacer.last)
+
+
+async def cancel(session: Session, run_id: str) -> RunAnswer:
+    """Ends the run, waits until it is ended, and answers with its state."""
+    from bitgate.tools.runs.control import cancel_run
+
+    return answer(session, await cancel_run(session.project, run_id))
+
+
+def answer(session: Session, run: Run, progress: Progress | None = None) -> RunAnswer:
+    evidence = session.store.get_evidence(run.evidence_id) if run.evidence_id else None
+    return run_answer(run, evidence, progress)
+
+
+def rest_of(answer: RunAnswer) -> str:
+    """Where the whole of an answer is that was cut."""
+    if answer.evidence_id:
+        return f"the whole is bitgate://evidence/{answer.evidence_id}"
+    return f"the rest is in bitgate://runs/{answer.run_id}/log"

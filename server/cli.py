@@ -1,0 +1,80 @@
+"""The `bitgate` command. Each subcommand is imported when it is used, so that `serve` starts fast."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Final
+
+import click
+from bitgate.server.about import version
+from bitgate.server.exits import EXIT_INTERRUPTED, exit_for
+from bitgate.store.errors import StoreError
+from bitgate.tools.errors import BitgateError
+
+COMMANDS: Final = {
+    "init": "bitgate.server.cli_init:init",
+    "doctor": "bitgate.server.cli_doctor:doctor",
+    "serve": "bitgate.server.cli_serve:serve",
+    "call": "bitgate.server.cli_call:call",
+    "runs": "bitgate.server.cli_ledger:runs",
+    "evidence": "bitgate.server.cli_ledger:evidence",
+    "verify": "bitgate.server.cli_ledger:verify",
+    "demo": "bitgate.server.demo.command:demo",
+}
+
+
+class LazyGroup(click.Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module, _, attribute = COMMANDS[cmd_name].partition(":")
+        command: click.Command = getattr(import_module(module), attribute)
+        return command
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(version(), prog_name="bitgate")
+@click.option(
+    "--project",
+    type=click.Path(path_type=Path, file_okay=False),
+    envvar="BITGATE_PROJECT",
+    help="Folder with bitgate.toml; default: this one or the nearest above it.",
+)
+@click.pass_context
+def cli(ctx: click.Context, project: Path | None) -> None:
+    """Bitwise train-inference consistency for RL of language models.
+
+    Exit codes: 0 pass, 10 fail, 11 invalid, 12 inconclusive, 13 no verdict, 14 gate closed, 2 wrong usage,
+    1 internal error.
+    """
+    ctx.obj = (project or Path.cwd()).absolute()
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The console script."""
+    _leave_quietly_on_closed_pipe()
+    try:
+        code = cli.main(args=arguments, prog_name="bitgate", standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        code = error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        code = EXIT_INTERRUPTED
+    except (BitgateError, StoreError) as error:
+        click.echo(f"bitgate: {error}", err=True)
+        code = exit_for(error)
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _leave_quietly_on_closed_pipe() -> None:
+    """`bitgate evidence | head` ends as other commands do, without a traceback."""
+    if os.name == "posix" and not sys.stdout.isatty():
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)

@@ -1,0 +1,66 @@
+"""What every way in works on: the project as configured now, its ledger, and who is asking."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bitgate.tools.config.project import Project
+
+if TYPE_CHECKING:
+    from bitgate.store.store import Store
+
+
+@dataclass
+class Workplace:
+    """`start` is where the project is looked for."""
+
+    start: Path
+    _project: Project | None = None
+    _store: Store | None = None
+
+    @property
+    def project(self) -> Project:
+        """The project as its files say now; a person may edit them while a server runs.
+
+        Raises:
+            ConfigError: there is no usable configuration.
+        """
+        self._project = self._project.refreshed() if self._project else Project.find(self.start)
+        return self._project
+
+    @property
+    def store(self) -> Store:
+        """The ledger, opened at first use: servers start fast. Runs that a dead server left are marked lost then."""
+        if self._store is None:
+            from bitgate.store.store import Store
+            from bitgate.tools.runs.control import mark_lost_runs
+
+            project = self.project
+            self._store = Store.open(project.ledger)
+            mark_lost_runs(project)
+        return self._store
+
+    def close(self) -> None:
+        if self._store is not None:
+            self._store.close()
+
+
+@dataclass(frozen=True)
+class Session:
+    """A workplace, and who works there: `actor` is written beside everything that is appended."""
+
+    workplace: Workplace
+    actor: str
+
+    @property
+    def project(self) -> Project:
+        return self.workplace.project
+
+    @property
+    def store(self) -> Store:
+        return self.workplace.store
+
+    def acting_as(self, actor: str) -> Session:
+        return replace(self, actor=actor)

@@ -1,0 +1,101 @@
+"""Bearer tokens of HTTP clients, from a file, the environment or the ledger. Only their SHA-256 is kept."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from bitgate.server.session import Workplace
+from bitgate.tools.errors import ConfigError
+from mcp.server.auth.provider import AccessToken
+
+TOKEN_VARIABLE: Final = "BITGATE_TOKEN"
+MIN_LENGTH: Final = 24
+NO_TOKEN: Final = (
+    "an HTTP server needs at least one token: put one of 24 or more characters into a file of mode 600 and pass "
+    f"--token-file FILE (lines `NAME TOKEN`), or set {TOKEN_VARIABLE}; for one: python -c "
+    "'import secrets; print(secrets.token_urlsafe(32))'"
+)
+
+
+@dataclass(frozen=True)
+class Credential:
+    """Who a token speaks for."""
+
+    name: str
+    digest: bytes
+
+
+def token_digest(token: str) -> bytes:
+    return hashlib.sha256(token.encode("utf-8", "surrogatepass")).digest()
+
+
+def credentials_from_file(path: Path) -> list[Credential]:
+    """Lines of `NAME TOKEN`, or of a token alone; `#` starts a comment.
+
+    Raises:
+        ConfigError: unreadable, open to other users, or a token too short; no token is ever in the text.
+    """
+    try:
+        mode, text = path.stat().st_mode, path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"--token-file {path}: cannot be read: {type(error).__name__}") from error
+    if mode & 0o007:
+        raise ConfigError(f"--token-file {path}: other users may read or change it; run chmod 600 {path}")
+    lines = [
+        (n, line.split()) for n, line in enumerate(text.splitlines(), 1) if line.strip() and line.strip()[0] != "#"
+    ]
+    return [_credential(words, f"{path}: line {n}", default=f"token-{n}") for n, words in lines]
+
+
+def credentials_from_env(env: Mapping[str, str] = os.environ) -> list[Credential]:
+    token = env.get(TOKEN_VARIABLE, "").strip()
+    return [_credential([token], TOKEN_VARIABLE, default="env")] if token else []
+
+
+def _credential(words: list[str], where: str, default: str) -> Credential:
+    if len(words) > 2:
+        raise ConfigError(f"{where}: allowed is `NAME TOKEN` or a token alone")
+    token, name = words[-1], words[0] if len(words) == 2 else default
+    if len(token) < MIN_LENGTH:
+        raise ConfigError(f"{where}: the token has {len(token)} characters; at least {MIN_LENGTH} are needed")
+    return Credential(name, token_digest(token))
+
+
+class LedgerTokens:
+    """Tokens in the ledger: `token` rows with `name`, `digest` (hex SHA-256) and `revoked`; the last row counts."""
+
+    def __init__(self, workplace: Workplace) -> None:
+        self._workplace = workplace
+        self._seq = 0
+        self._known: dict[str, Credential] = {}
+
+    def current(self) -> list[Credential]:
+        for entry in self._workplace.store.entries("token", after_seq=self._seq):
+            self._seq = entry.seq
+            self._known.pop(entry.subject, None)
+            if not entry.body.get("revoked"):
+                name = str(entry.body.get("name", entry.subject))
+                self._known[entry.subject] = Credential(name, bytes.fromhex(str(entry.body["digest"])))
+        return list(self._known.values())
+
+
+class Verifier:
+    """Checks a bearer token against every known digest, in constant time."""
+
+    def __init__(self, fixed: Iterable[Credential], ledger: LedgerTokens) -> None:
+        self._fixed = list(fixed)
+        self._ledger = ledger
+
+    def any(self) -> bool:
+        return bool(self._fixed or self._ledger.current())
+
+    async def verify_token(self, token: str) -> AccessToken | None:
+        digest = token_digest(token)
+        matches = [c for c in (*self._fixed, *self._ledger.current()) if hmac.compare_digest(c.digest, digest)]
+        return AccessToken(token="", client_id=matches[0].name, scopes=[]) if matches else None
