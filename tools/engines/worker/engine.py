@@ -59,7 +59,7 @@ class Perturbation:
 
 
 class Engine(Protocol):
-    """One engine with one model, built from the job's model path and options: `Engine(model_path, options, job)`."""
+    """One engine with one model, built as `ENGINE(model_path, options, job)`."""
 
     def describe(self) -> dict[str, dict[str, Any]]:
         """`{"stable", "volatile"}`: what was really chosen. Stable values enter the side digest."""

@@ -44,8 +44,8 @@ _PRODUCTS: list[Product] = []
 
 
 # `Library` rather than `custom_op`: the latter costs some 30 us a call.
-_LIBRARY = torch.library.Library("bitgate", "FRAGMENT")
-_LIBRARY.define("tiled_product(Tensor x, int product, int outputs) -> Tensor")
+LIBRARY = torch.library.Library("bitgate", "FRAGMENT")
+LIBRARY.define("tiled_product(Tensor x, int product, int outputs) -> Tensor")
 
 
 def _tiled_product(x: torch.Tensor, product: int, outputs: int) -> torch.Tensor:
@@ -56,8 +56,8 @@ def _tiled_product_shape(x: torch.Tensor, product: int, outputs: int) -> torch.T
     return x.new_empty(*x.shape[:-1], outputs)
 
 
-_LIBRARY.impl("tiled_product", _tiled_product, "CompositeExplicitAutograd")
-torch.library.register_fake("bitgate::tiled_product", _tiled_product_shape, lib=_LIBRARY)
+LIBRARY.impl("tiled_product", _tiled_product, "CompositeExplicitAutograd")
+torch.library.register_fake("bitgate::tiled_product", _tiled_product_shape, lib=LIBRARY)
 
 
 def tiled(product: Product, outputs: int) -> Product:

@@ -1,0 +1,183 @@
+"""The weights that vLLM really computes with, under the checkpoint's own (unfused) names.
+
+Plain parameters are read as they are. On the CPU engine a linear's weight is dropped after packing (its parameter has
+shape [0]); what it computes with is read back by multiplying with the identity, which is exact: each result is one
+weight plus zeros. Packed experts are unpacked by the inverse of the packing, which is found by packing the numbers of
+the positions, and proved by packing the result again. A tensor that cannot be read yields the reason instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+
+from ..weights import CheckpointReader
+from .readback import PackedExperts, from_product, identity_rows, restored_zeros
+
+Named = tuple[str, "torch.Tensor | str"]
+
+
+def resident_weights(
+    llm: Any, model: torch.nn.Module, path: str, platform: str, report: dict[str, Any]
+) -> Iterator[Named]:
+    """Every checkpoint tensor as it is resident; `report` is filled with what the reading observed."""
+    reader = _Reader(model, CheckpointReader(path), platform)
+    seen = set()
+    for name, value in reader.everything(llm.llm_engine.vllm_config.parallel_config.world_size):
+        seen.add(name)
+        yield name, value
+    for name in sorted(set(reader.checkpoint) - seen - reader.tied):
+        yield name, "the engine holds no tensor that bitgate knows to be this one"
+    report |= reader.report
+
+
+class _Reader:
+    def __init__(self, model: torch.nn.Module, checkpoint: CheckpointReader, platform: str) -> None:
+        self.model, self.checkpoint, self.platform = model, checkpoint, platform
+        self.packed: Mapping[str, list[str]] = getattr(model, "packed_modules_mapping", None) or {}
+        self.tied: set[str] = set()
+        self.report: dict[str, Any] = {"direct": 0, "read_back": 0, "unreadable": 0, "zeros_taken_from_checkpoint": 0}
+
+    def everything(self, world_size: int) -> Iterator[Named]:
+        for prefix, module in self.model.named_modules(remove_duplicate=True):
+            for name, value in self._module(prefix, module):
+                if world_size > 1:
+                    value = f"the engine is split over {world_size} ranks; only whole tensors are digested"
+                key = "unreadable" if isinstance(value, str) else "direct" if module_is_plain(module) else "read_back"
+                self.report[key] += 1
+                yield name, value
+
+    def _module(self, prefix: str, module: Any) -> Iterator[Named]:
+        if hasattr(module, "w13_weight"):
+            yield from self._experts(prefix, module)
+        elif hasattr(module, "num_embeddings_padded"):
+            yield from self._vocabulary(prefix, module)
+        elif _is_quantised(module):
+            yield from self._quantised(prefix, module)
+        else:
+            for leaf, parameter in module.named_parameters(recurse=False):
+                yield from self._split(prefix, module, leaf, self._own(prefix, module, leaf, parameter))
+
+    def _own(self, prefix: str, module: Any, leaf: str, parameter: torch.Tensor) -> torch.Tensor | str:
+        if leaf == "weight" and hasattr(module, "cpu_linear"):
+            return self._product(module)
+        if parameter.numel() == 0:
+            return "its parameter was emptied, and no product computes with it"
+        dtype = getattr(module, "params_dtype", parameter.dtype)
+        # Some CPU kernels want the bias in float32; the way back is exact.
+        return parameter.detach().to(dtype)
+
+    def _product(self, module: Any) -> torch.Tensor | str:
+        rows = identity_rows(module)
+        product = getattr(module, "native_cpu_linear", module.cpu_linear)
+        return from_product(lambda x: product(x, module.weight, None), rows, module.params_dtype)
+
+    def _split(self, prefix: str, module: Any, leaf: str, value: torch.Tensor | str) -> Iterator[Named]:
+        parent, _, last = prefix.rpartition(".")
+        parts = self.packed.get(last, [last]) if hasattr(module, "output_sizes") else [last]
+        names = [".".join(filter(None, [parent, part, leaf])) for part in parts]
+        if isinstance(value, str) or len(parts) == 1:
+            for name in names:
+                yield name, self._exact(name, value)
+            return
+        sizes = module.output_sizes
+        if len(sizes) != len(parts):
+            for name in names:
+                yield name, f"{prefix} holds {len(sizes)} parts where {len(parts)} are named"
+            return
+        for name, piece in zip(names, value.split(list(sizes)), strict=True):
+            yield name, self._exact(name, piece)
+
+    def _exact(self, name: str, value: torch.Tensor | str) -> torch.Tensor | str:
+        """The sign of a zero, and numbers the kernel takes for zero, do not show in a product."""
+        if isinstance(value, str) or name not in self.checkpoint:
+            return value
+        restored, count = restored_zeros(value, self.checkpoint.tensor(name))
+        self.report["zeros_taken_from_checkpoint"] += count
+        return restored
+
+    def _vocabulary(self, prefix: str, module: Any) -> Iterator[Named]:
+        """Embedding and head. A tied head is the embedding's module; its packed copy must say the same."""
+        name = f"{prefix}.weight"
+        plain = module.weight.detach()[: module.org_vocab_size]
+        if not hasattr(module, "cpu_linear"):
+            yield name, plain
+        elif prefix.endswith("embed_tokens") and self._head_is_own():
+            yield name, plain
+        else:
+            read = self._packed_vocabulary(module, name)
+            if prefix.endswith("embed_tokens") and isinstance(read, torch.Tensor) and not torch.equal(read, plain):
+                yield name, "the packed head and the embedding differ, though they are tied"
+            else:
+                yield name, read
+        if not self._head_is_own():
+            self.tied.add("lm_head.weight")
+        bias = getattr(module, "bias", None)
+        if isinstance(bias, torch.nn.Parameter):
+            yield f"{prefix}.bias", bias.detach()[: module.org_vocab_size].to(plain.dtype)
+
+    def _packed_vocabulary(self, module: Any, name: str) -> torch.Tensor | str:
+        product = getattr(module, "native_cpu_linear", module.cpu_linear)
+        read = from_product(lambda x: product(x, module.weight, None), module.embedding_dim, module.weight.dtype)
+        return read if isinstance(read, str) else self._exact(name, read[: module.org_vocab_size])
+
+    def _head_is_own(self) -> bool:
+        head = getattr(self.model, "lm_head", None)
+        embedding = getattr(getattr(self.model, "model", None), "embed_tokens", None)
+        return head is not embedding
+
+    def _experts(self, prefix: str, module: Any) -> Iterator[Named]:
+        kernel = PackedExperts.of(module, self.platform)
+        for leaf, parameter in module.named_parameters(recurse=False):
+            full = f"{prefix}.{leaf}"
+            targets = self._expert_names(full)
+            if not targets:
+                yield full, "the model does not say which checkpoint tensors these experts are"
+                continue
+            for expert, shards in targets.items():
+                value = kernel.unpacked(leaf, parameter, expert)
+                yield from self._expert(shards, value, kernel)
+
+    def _expert(self, shards: Mapping[str, str], value: torch.Tensor | str, kernel: PackedExperts) -> Iterator[Named]:
+        for shard, name in shards.items():
+            piece = value if isinstance(value, str) else kernel.shard(value, shard)
+            if self.platform != "cpu" and isinstance(piece, torch.Tensor) and not self._is_checkpoints(name, piece):
+                # Kernels on GPUs may hold experts in a layout of their own, which looks the same from outside.
+                piece = "the resident bytes are not the checkpoint's in the plain layout: another layout, or other weights"
+            yield name, piece
+
+    def _is_checkpoints(self, name: str, piece: torch.Tensor) -> bool:
+        if name not in self.checkpoint:
+            return False
+        stored = self.checkpoint.tensor(name)
+        return stored.shape == piece.shape and torch.equal(stored, piece.cpu())
+
+    def _expert_names(self, full: str) -> dict[int, dict[str, str]]:
+        """expert -> shard (w1, w2, w3) -> checkpoint name, as the model's own loader maps them."""
+        found: dict[int, dict[str, str]] = {}
+        for parameter, weight, expert, shard in self.model.get_expert_mapping():
+            if parameter in full:
+                found.setdefault(expert, {})[shard] = full.replace(parameter, weight)
+        return found
+
+    def _quantised(self, prefix: str, module: Any) -> Iterator[Named]:
+        parent, _, last = prefix.rpartition(".")
+        method = type(module.quant_method).__name__
+        for part in self.packed.get(last, [last]):
+            stem = ".".join(filter(None, [parent, part]))
+            names = [name for name in self.checkpoint if name.startswith(f"{stem}.")] or [f"{stem}.weight"]
+            for name in names:
+                yield name, f"it is quantised ({method}), and no checked way back exists"
+
+
+def module_is_plain(module: Any) -> bool:
+    return not hasattr(module, "cpu_linear") and not hasattr(module, "w13_weight")
+
+
+def _is_quantised(module: Any) -> bool:
+    method = type(getattr(module, "quant_method", None)).__name__
+    return method not in ("NoneType", "UnquantizedLinearMethod", "UnquantizedEmbeddingMethod", "_GateLinearMethod") and any(
+        True for _ in module.named_parameters(recurse=False)
+    )
