@@ -247,6 +247,12 @@ TABLE: Final[Mapping[str, tuple[ReasonRow, ...]]] = MappingProxyType(
                 "Exercise it (another workload or option), or remove it from the side's axes if it is not deployed.",
             ),
             ReasonRow(
+                "engine_unsupported",
+                "inconclusive",
+                "The side's engine cannot do what the check needs.",
+                "The detail names the model, operator, option or step; use a side whose engine has it.",
+            ),
+            ReasonRow(
                 "leg_missing",
                 "inconclusive",
                 "A leg that this check needs was not captured.",
@@ -263,6 +269,12 @@ TABLE: Final[Mapping[str, tuple[ReasonRow, ...]]] = MappingProxyType(
                 "inconclusive",
                 "The comparison did not find every fault that was planted in a copy of its own data.",
                 "Do not trust this comparison; report it with the evidence's self_test.",
+            ),
+            ReasonRow(
+                "weights_unreadable",
+                "inconclusive",
+                "Not all of an engine's resident weights could be read back, so that their digest proves nothing.",
+                "Load the model in a format whose weights the engine keeps readable; the detail names the first tensor.",
             ),
         ),
     }
