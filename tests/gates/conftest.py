@@ -1,0 +1,229 @@
+"""A project in miniature: sides, models, reviewers with real SSH keys, and a ledger that is filled through the store's own API."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from bitgate.gates import decisions, reviewers
+from bitgate.gates.baseline import Proposed, propose
+from bitgate.gates.ledger import LedgerView
+from bitgate.gates.roles import Actor
+from bitgate.gates.rows import pretty
+from bitgate.gates.spec import Need
+from bitgate.gates.status import GateStatus
+from bitgate.gates.submit import Submission, submit
+from bitgate.gates.table import BY_ID, GATE_IDS
+from bitgate.gates.today import ModelToday, PolicyToday, SideToday, Today
+from bitgate.store import Store
+from bitgate.store.records import Coverage, Evidence, Finding, ModelRecord, SideRecord
+
+BASELINE = Actor("baseline", "ann-agent")
+CONSISTENCY = Actor("consistency", "bo-agent")
+OBSERVER = Actor("observer", "looker")
+EXISTING = frozenset({"run_compare", "bisect_layer", "slice_model", "ab_benchmark", "check_provenance"})
+LATER = frozenset({"check_gradient", "check_updates", "check_resume"})
+
+
+def side(name: str, engine: str = "vllm", **changes: object) -> SideRecord:
+    body = {"engine": engine, "options": {"batch_invariant": name != "baseline"}, "axes": ("decode",), "env": {}}
+    body |= {"stable": {"vllm": "0.32.0", "attention": "CPU_ATTN"}, **changes}
+    volatile = body.pop("volatile", {"job_id": "17"})
+    text = json.dumps(body, sort_keys=True)
+    return SideRecord(name=name, digest=hashlib.sha256(text.encode()).hexdigest(), volatile=volatile, **body)
+
+
+def model(name: str, slice_of: str | None = None, weights: str = "w") -> ModelRecord:
+    digests = [hashlib.sha256(f"{what}{name}{weights}".encode()).hexdigest() for what in "aw"]
+    return ModelRecord(name=name, architecture_digest=digests[0], weights_digest=digests[1], slice_of=slice_of)
+
+
+SIDES = {"rollout": side("rollout"), "trainer": side("trainer", engine="vllm_kernels"), "baseline": side("baseline")}
+MODELS = {"full": model("tiny"), "slice": model("tiny-slice", slice_of="tiny")}
+POLICY = PolicyToday(updates_per_step=1, corrections=(), cross_rank_reduction="none")
+
+
+def today_with(**sides: SideRecord) -> Today:
+    records = {**SIDES, **sides}
+    return Today(
+        sides={name: SideToday(name, record=record, configured=record) for name, record in records.items()},
+        models={name: ModelToday(record.name, record) for name, record in MODELS.items()},
+        policy=POLICY,
+        tools=EXISTING,
+        now="2026-11-30T12:00:00.000Z",
+    )
+
+
+@dataclass
+class Clock:
+    """Time that a test moves; one millisecond a reading, so that rows are in order."""
+
+    at: datetime = datetime(2026, 11, 30, 11, 0, tzinfo=UTC)
+
+    def __call__(self) -> str:
+        self.at += timedelta(milliseconds=1)
+        return self.at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+@dataclass
+class World:
+    """A store with reviewers, and short words for what agents and people do to it."""
+
+    store: Store
+    keys: dict[str, Path]
+    clock: Clock
+    today: Today = field(default_factory=today_with)
+    actor: Actor = CONSISTENCY
+
+    def changed(self, **sides: SideRecord) -> Today:
+        """Today with these sides replaced."""
+        found = {name: SideToday(name, record=record, configured=record) for name, record in sides.items()}
+        self.today = replace(self.today, sides={**self.today.sides, **found})
+        return self.today
+
+    def all_tools(self) -> None:
+        self.today = replace(self.today, tools=EXISTING | LATER)
+
+    @property
+    def other_rollout(self) -> SideRecord:
+        """The rollout side with one option changed."""
+        return side("rollout", options={"batch_invariant": False})
+
+    side = staticmethod(side)
+    model = staticmethod(model)
+
+    # what tools do
+
+    def evidence(self, tool: str, check: str | None = None, actor: Actor | None = None, **changes: object) -> Evidence:
+        run = self.store.start_run(tool, {"check": check}, (actor or self.actor).text)
+        sides = changes.pop("sides", {})
+        models = changes.pop("models", {})
+        body: dict[str, object] = {
+            "verdict": "pass", "summary": f"{tool} {check}", "next": "go on", "grade": "observed", "check": check,
+            "sides": {record.name: record for record in sides}, "models": {record.name: record for record in models},
+            "figures": {"legs": ["rollout", "recompute", "first_train_forward"], "ratio_low": 0.9, "nonce": run.id},
+            "coverage": Coverage(exercised=("decode",)),
+        }  # fmt: skip
+        finding = Finding.model_validate(body | changes)
+        found = self.store.finish_run(run.id, "finished", finding=finding)
+        assert found is not None
+        return found
+
+    def meet(self, need: Need, **changes: object) -> Evidence:
+        """Evidence that meets a need today (unless `changes` spoil it)."""
+        records = [self.today.sides[role].record for role in need.sides]
+        models = [self.today.models[need.model].record] if need.model else []
+        actor = BASELINE if need.sides == ("baseline",) else CONSISTENCY
+        return self.evidence(need.tool, need.check, **{"sides": records, "models": models, "actor": actor, **changes})
+
+    def meet_gate(self, gate: str, *but: str, **changes: object) -> dict[str, Evidence]:
+        needs = [need for need in BY_ID[gate].needs if need.key not in but and need.tool in self.today.tools]
+        return {need.key: self.meet(need, **changes) for need in needs}
+
+    def submit(self, gate: str, actor: Actor | None = None) -> Submission:
+        role = BASELINE if gate == "C1" else CONSISTENCY
+        return submit(self.store, gate, self.today, actor or role)
+
+    def propose(self, **changes: object) -> Proposed:
+        tuning = self.evidence("ab_benchmark", "candidates", actor=BASELINE, sides=[SIDES["baseline"]])
+        return propose(self.store, self.today, BASELINE, **{"tuning": [tuning.id], "workload": "w", **changes})
+
+    # what people do
+
+    def vote(
+        self, gate: str, choice: str = "approve", reason: str = "", by: str = "rosa", needs: tuple[str, ...] = ()
+    ) -> None:
+        decision = decisions.decision_for(self.store, gate, self.today, choice, reason, needs)
+        decisions.record(self.store, pretty(decision), decisions.sign_with(decision, self.keys[by]), self.today)
+
+    def freeze(self) -> None:
+        self.meet_gate("C1")
+        self.propose()
+        self.submit("C1")
+        self.vote("C1")
+
+    def walk(self, last: str) -> None:
+        """Passes every gate up to `last`, with real evidence rows, submissions and signatures."""
+        for gate in GATE_IDS[: GATE_IDS.index(last) + 1]:
+            if gate == "C1":
+                self.freeze()
+                continue
+            if BY_ID[gate].signature == "opens":
+                self.vote(gate)
+            self.meet_gate(gate)
+            self.submit(gate)
+            if BY_ID[gate].signature == "closes":
+                self.vote(gate)
+
+    # what everybody sees
+
+    @property
+    def view(self) -> LedgerView:
+        return LedgerView(self.store)
+
+    @property
+    def board(self) -> dict[str, GateStatus]:
+        return self.view.board(self.today)
+
+    def state(self, gate: str) -> str:
+        return self.board[gate].state
+
+    def states(self) -> dict[str, str]:
+        return {gate: status.state for gate, status in self.board.items()}
+
+    def missing(self, gate: str) -> dict[str, str]:
+        return {item.key: item.why for item in self.board[gate].missing}
+
+
+@pytest.fixture(scope="session")
+def ssh_keys(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("keys")
+    for name in ("rosa", "sam", "mallory", "runner"):
+        path = folder / name
+        subprocess.run(
+            ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", name, "-f", str(path)],
+            check=True,
+            stdin=subprocess.DEVNULL,
+        )
+    return {name: folder / name for name in ("rosa", "sam", "mallory", "runner")}
+
+
+def signer_line(name: str, key: Path) -> str:
+    return f"{name} {key.with_suffix('.pub').read_text(encoding='utf-8').strip()}\n"
+
+
+@pytest.fixture
+def allowed(ssh_keys: dict[str, Path]) -> str:
+    return (
+        signer_line("rosa", ssh_keys["rosa"])
+        + signer_line("sam", ssh_keys["sam"])
+        + signer_line("runner:ci", ssh_keys["runner"])
+    )
+
+
+@pytest.fixture
+def make_world(tmp_path: Path, ssh_keys: dict[str, Path], allowed: str) -> Iterator[Callable[..., World]]:
+    opened: list[Store] = []
+
+    def make(name: str = "ledger.db", signers: str = allowed) -> World:
+        clock = Clock()
+        store = Store.open(tmp_path / name, clock=clock)
+        opened.append(store)
+        if signers and not store.head().seq:
+            reviewers.found(store, signers, "person:rosa")
+        return World(store, ssh_keys, clock)
+
+    yield make
+    for store in opened:
+        store.close()
+
+
+@pytest.fixture
+def world(make_world: Callable[..., World]) -> World:
+    return make_world()
