@@ -30,7 +30,6 @@ class ArtifactStore:
     def __init__(self, root: Path) -> None:
         self.root = root
         self._incoming = root / "incoming"
-        self.sweep()
 
     def put_bytes(self, data: bytes, name: str, media_type: str | None = None) -> ArtifactRef:
         return self._put(iter((data,)), name, media_type)

@@ -12,6 +12,7 @@ from bitgate.store.errors import Refused
 
 MAX_BODY_BYTES = 32 << 20
 MAX_LABEL = 300
+MAX_DEPTH = 100  # pydantic reads 200 levels, SQLite 1000
 
 
 def clean_text(text: str) -> str:
@@ -35,17 +36,19 @@ def canonical(body: Mapping[str, Any]) -> str:
     Raises: Refused (`bad_body`, `body_too_large`) naming the field.
     """
     try:
-        clean = _clean(body, "body")
+        clean = _clean(body, "body", 0)
         text = json.dumps(clean, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
-    except RecursionError:
-        raise Refused("bad_body", "body: nested too deeply; keep it flat or store it as an artifact") from None
+    except ValueError as error:  # an integer of thousands of digits
+        raise Refused("bad_body", f"body: {error}") from None
     size = len(text.encode("utf-8"))
     if size > MAX_BODY_BYTES:
         raise Refused("body_too_large", f"body: {size} bytes; at most {MAX_BODY_BYTES}: store it as an artifact")
     return text
 
 
-def _clean(value: Any, where: str) -> Any:
+def _clean(value: Any, where: str, depth: int) -> Any:
+    if depth > MAX_DEPTH:
+        raise Refused("bad_body", f"{where[:80]}…: nested over {MAX_DEPTH} deep; store it as an artifact")
     if isinstance(value, str):
         return clean_text(value)
     if value is None or isinstance(value, bool | int):
@@ -53,9 +56,9 @@ def _clean(value: Any, where: str) -> Any:
     if isinstance(value, float):
         return _finite(value, where)
     if isinstance(value, Mapping):
-        return _clean_object(value, where)
+        return _clean_object(value, where, depth)
     if isinstance(value, list | tuple):
-        return [_clean(item, f"{where}[{index}]") for index, item in enumerate(value)]
+        return [_clean(item, f"{where}[{index}]", depth + 1) for index, item in enumerate(value)]
     raise Refused("bad_body", f"{where}: got a {type(value).__name__}; allowed are JSON values")
 
 
@@ -65,7 +68,7 @@ def _finite(value: float, where: str) -> float:
     raise Refused("bad_body", f"{where}: got {value}; only finite numbers are stored: use null and a flag beside it")
 
 
-def _clean_object(value: Mapping[Any, Any], where: str) -> dict[str, Any]:
+def _clean_object(value: Mapping[Any, Any], where: str, depth: int) -> dict[str, Any]:
     clean: dict[str, Any] = {}
     for key, item in value.items():
         if not isinstance(key, str):
@@ -73,5 +76,5 @@ def _clean_object(value: Mapping[Any, Any], where: str) -> dict[str, Any]:
         name = clean_text(key)
         if name in clean:
             raise Refused("bad_body", f"{where}: two keys read {name!r} once unreadable characters are escaped")
-        clean[name] = _clean(item, f"{where}.{name}")
+        clean[name] = _clean(item, f"{where}.{name}", depth + 1)
     return clean

@@ -32,13 +32,15 @@ class Connections:
         self.path = path
         self._local = threading.local()
         self._all: weakref.WeakSet[_Held] = weakref.WeakSet()
+        self._inherited: list[_Held] = []  # a parent's, kept alive: SQLite forbids even closing them in the child
         self._closed = False
 
     def get(self) -> sqlite3.Connection:
         held: _Held | None = getattr(self._local, "held", None)
-        if held is None or held.pid != os.getpid():
-            held = self._open()
-        return held.connection
+        if held is not None and held.pid != os.getpid():
+            self._inherited.append(held)
+            held = None
+        return (held or self._open()).connection
 
     def _open(self) -> _Held:
         if self._closed:
@@ -76,23 +78,27 @@ def connect(path: Path) -> sqlite3.Connection:
 
 @contextlib.contextmanager
 def immediate(connection: sqlite3.Connection, path: Path) -> Iterator[None]:
-    """A write transaction that holds the lock from its first read on. Inside another one it joins it.
+    """A write transaction that holds the lock from its first read on. Inside another one it is a savepoint.
 
     Raises: StoreError; whatever is raised inside rolls everything back.
     """
-    if connection.in_transaction:
-        yield
-        return
+    nested = connection.in_transaction
+    begin, commit, undo = _SAVEPOINT if nested else _TRANSACTION
     try:
-        connection.execute("BEGIN IMMEDIATE")
+        connection.execute(begin)
         yield
-        connection.execute("COMMIT")
+        connection.execute(commit)
     except BaseException as error:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
+        if connection.in_transaction:  # a full disk may have ended it already
+            for statement in undo:
+                connection.execute(statement)
         if isinstance(error, sqlite3.Error):
             raise from_sqlite(error, path) from error
         raise
+
+
+_TRANSACTION = ("BEGIN IMMEDIATE", "COMMIT", ("ROLLBACK",))
+_SAVEPOINT = ("SAVEPOINT inner", "RELEASE inner", ("ROLLBACK TO inner", "RELEASE inner"))
 
 
 def prepare(path: Path) -> Connections:
@@ -118,10 +124,11 @@ def prepare(path: Path) -> Connections:
 
 def _prepare(connection: sqlite3.Connection, path: Path) -> None:
     with translated(path):
-        if _version(connection, path) == SCHEMA_VERSION:
+        version = _version(connection, path)
+        _enable_wal(connection)
+        if version == SCHEMA_VERSION:
             _require_guards(connection, path)
         else:
-            _enable_wal(connection)
             _migrate(connection, path)
         _add_new_kinds(connection, path)
 

@@ -1,7 +1,8 @@
 """What the ledger's file holds: three tables (made by migrations) and the triggers, indexes and views around them.
 
 Triggers, indexes and views carry no data, so that they are dropped before and made again after every migration:
-sqlite-utils' `transform()` silently loses triggers, and refuses tables with expression indexes.
+sqlite-utils' `transform()` silently loses triggers, and refuses tables with expression indexes. Whatever is changed
+here needs a new SCHEMA_VERSION and a migration, if an empty one: an opened ledger must have exactly these.
 """
 
 from __future__ import annotations

@@ -20,6 +20,7 @@ from bitgate.store.schema import field
 
 MAX_ERROR = 4000
 MAX_LIMIT = 1000
+_IS_RUNNING = "id IN (SELECT run_id FROM running)"
 _RUN_COLUMNS = "id, tool, state, request, actor, started_at, finished_at, error, error_code, evidence_id"
 
 
@@ -38,7 +39,9 @@ class Store:
         """
         ledger = Ledger(path, clock)
         try:
-            return cls(ledger, ArtifactStore(path.parent / "artifacts"))
+            artifacts = ArtifactStore(path.parent / "artifacts")
+            artifacts.sweep()
+            return cls(ledger, artifacts)
         except BaseException:
             ledger.close()
             raise
@@ -139,16 +142,17 @@ class Store:
         if state is None:
             return self._runs("TRUE", {}, limit)
         if state == "running":
-            return self._runs("id IN (SELECT run_id FROM running)", {}, limit)
+            return self._runs(_IS_RUNNING, {}, limit, "+seq")
         _check_member("state", state, get_args(RunState))
         ended = f"SELECT subject FROM entries WHERE kind = 'run_finished' AND {field('state')} = :state"
-        return self._runs(f"id IN ({ended} ORDER BY seq DESC LIMIT :limit)", {"state": state}, limit)
+        return self._runs(f"id IN ({ended} ORDER BY seq DESC LIMIT :limit)", {"state": state}, limit, "+seq")
 
     def running_runs(self) -> list[Run]:
-        return self._runs("id IN (SELECT run_id FROM running)", {}, None)
+        return self._runs(_IS_RUNNING, {}, None, "+seq")
 
-    def _runs(self, where: str, parameters: Mapping[str, Any], limit: int | None) -> list[Run]:
-        sql = f"SELECT {_RUN_COLUMNS} FROM runs WHERE {where} ORDER BY seq DESC LIMIT :limit"
+    def _runs(self, where: str, parameters: Mapping[str, Any], limit: int | None, order: str = "seq") -> list[Run]:
+        # "+seq" keeps SQLite from reading every run in order when `where` names the few that are wanted.
+        sql = f"SELECT {_RUN_COLUMNS} FROM runs WHERE {where} ORDER BY {order} DESC LIMIT :limit"
         rows = self.ledger.rows(sql, {**parameters, "limit": -1 if limit is None else _limit(limit)})
         return [_run(row) for row in rows]
 

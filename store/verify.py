@@ -10,11 +10,12 @@ import contextlib
 import os
 import sqlite3
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from bitgate.store.artifacts import ArtifactStore
 from bitgate.store.chain import GENESIS, row_hash
-from bitgate.store.errors import NotFound, StoreError, translated
+from bitgate.store.errors import NotFound, StoreError, from_sqlite
 from bitgate.store.opening import BUSY_SECONDS
 from bitgate.store.records import Record
 from bitgate.store.schema import APPLICATION_ID, SCHEMA_VERSION, field, object_problems
@@ -55,14 +56,13 @@ def verify_ledger(path: Path, *, head: str | None = None, artifacts: bool = True
     if not path.is_file():
         raise NotFound("ledger_missing", f"{path}: there is no ledger; name its file, such as .bitgate/ledger.db")
     check = _Check(path, head)
-    try:
-        with _reading(path) as connection:
+    with ThreadPoolExecutor(1) as beside:  # SQLite's own check is as long as ours, and needs no interpreter lock
+        pages = beside.submit(_page_problems, path)
+        with check.surviving_damage(), _reading(path) as connection:
             check.run(connection, artifacts)
-    except sqlite3.DatabaseError as error:
-        if isinstance(error, sqlite3.OperationalError) and "no such table" not in str(error):
-            with translated(path):
-                raise
-        check.add("file_damaged", f"{path}: {error}: the file is damaged or is not a ledger")
+        with check.surviving_damage():
+            for problem in pages.result():
+                check.add("file_damaged", f"{path}: {problem}: the file is damaged, or was edited byte by byte")
     return check.report()
 
 
@@ -74,6 +74,17 @@ class _Check:
         self.head = GENESIS
         self.artifacts = 0
         self.problems: list[Problem] = []
+
+    @contextlib.contextmanager
+    def surviving_damage(self) -> Iterator[None]:
+        """A file that cannot be read is a finding; a machine that does not let us read is an error."""
+        try:
+            yield
+        except sqlite3.DatabaseError as error:
+            # Python itself raises some of these, such as for a text that is not UTF-8, and those have no code.
+            if getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF not in _DAMAGE:
+                raise from_sqlite(error, self.path) from error
+            self.add("file_damaged", f"{self.path}: {error}, after row {self.rows}")
 
     def add(self, code: str, message: str, seq: int | None = None) -> None:
         self.problems.append(Problem(code=code, message=message, seq=seq))
@@ -130,13 +141,15 @@ class _Check:
         expected, previous = 1, GENESIS.encode()
         pinned = self.pinned.encode("utf-8", "replace") if self.pinned is not None else None
         seen = pinned == previous
-        for row in _rows(connection):
-            if row[0] != expected or row[6] != previous or _hash(row) != row[7]:
-                self.add(*_diagnosis(connection, row, expected, previous))
-                break
-            expected, previous = expected + 1, row[7]
-            seen = seen or previous == pinned
-        self.rows, self.head = expected - 1, previous.decode()
+        try:
+            for row in _rows(connection):
+                if row[0] != expected or row[6] != previous or _hash(row) != row[7]:
+                    self.add(*_diagnosis(connection, row, expected, previous))
+                    break
+                expected, previous = expected + 1, row[7]
+                seen = seen or previous == pinned
+        finally:
+            self.rows, self.head = expected - 1, previous.decode()
         return seen
 
     def _run_rules(self, connection: sqlite3.Connection) -> None:
@@ -154,6 +167,8 @@ class _Check:
                 self.add(code, f"row {seq}: artifact {name!r} ({str(digest)[:64]}): {problem}", seq)
 
 
+# SQLITE_ERROR is what a missing table or column gives.
+_DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR)
 _RUN_RULES = f"""
 SELECT e.seq, 'it is evidence of a run that was not running then' FROM entries AS e
   WHERE e.kind = 'evidence' AND (
@@ -181,11 +196,19 @@ _ARTIFACTS = """SELECT MIN(e.seq), a.value ->> '$.digest' AS digest, a.value ->>
 def _reading(path: Path) -> Iterator[sqlite3.Connection]:
     """A read-only connection in one transaction, so that writers may go on meanwhile."""
     # In a folder this user may not write SQLite cannot make its shared memory; without a log there is nothing to share.
-    alone = not os.access(path.parent, os.W_OK) and not path.with_name(path.name + "-wal").exists()
+    writable = os.access(path.parent, os.W_OK, effective_ids=os.access in os.supports_effective_ids)
+    alone = not writable and not path.with_name(path.name + "-wal").exists()
     uri = f"{path.resolve().as_uri()}?{'immutable=1' if alone else 'mode=ro'}"
     with contextlib.closing(sqlite3.connect(uri, uri=True, timeout=BUSY_SECONDS, isolation_level=None)) as connection:
         connection.execute("BEGIN")
         yield connection
+
+
+def _page_problems(path: Path) -> list[str]:
+    """Includes each index against its table: a row that an index hides would be missing from every listing."""
+    with _reading(path) as connection:
+        found = connection.execute("PRAGMA integrity_check(3)").fetchall()
+    return [text for (text,) in found if text != "ok"]
 
 
 def _rows(connection: sqlite3.Connection) -> Iterator[_Row]:

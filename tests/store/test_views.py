@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import combinations
+from pathlib import Path
+
+import pytest
+from bitgate.store import Store
+from bitgate.store.records import Evidence, ModelRecord, Reason, SideRecord
+from bitgate.store.schema import VIEWS, field
+
+
+def test_views_show_the_current_state(store: Store, finished: Callable[..., Evidence]) -> None:
+    plot = store.artifacts.put_bytes(b"png", "plot.png")
+    model = ModelRecord(name="tiny", architecture_digest="a" * 64, weights_digest="b" * 64)
+    evidence = finished(
+        verdict="fail",
+        check="batch",
+        reasons=(Reason(code="bits_differ", detail="row 7"),),
+        sides={"rollout": SideRecord(name="rollout", engine="vllm", digest="c" * 64)},
+        models={"rollout": model},
+        artifacts=(plot,),
+    )
+    running = store.start_run("bisect_layer", {"x": 1}, "agent")
+    rows = store.ledger.rows
+    assert rows('SELECT id, tool, "check", verdict, grade, run_id FROM evidence') == [
+        (evidence.id, "run_compare", "batch", "fail", "observed", evidence.run_id)
+    ]
+    assert rows("SELECT id, tool, state, evidence_id FROM runs ORDER BY seq") == [
+        (evidence.run_id, "run_compare", "finished", evidence.id),
+        (running.id, "bisect_layer", "running", None),
+    ]
+    assert rows("SELECT evidence_id, side, engine, digest FROM evidence_sides") == [
+        (evidence.id, "rollout", "vllm", "c" * 64)
+    ]
+    assert rows("SELECT evidence_id, model, weights_digest FROM evidence_models") == [(evidence.id, "tiny", "b" * 64)]
+    assert rows("SELECT evidence_id, code, detail FROM evidence_reasons") == [(evidence.id, "bits_differ", "row 7")]
+    assert rows("SELECT subject, name, digest, size FROM artifacts") == [(evidence.id, "plot.png", plot.digest, 3)]
+
+
+def test_every_view_can_be_read_when_there_is_nothing(store: Store) -> None:
+    assert all(store.ledger.rows(f"SELECT * FROM {view.name}") == [] for view in VIEWS)
+
+
+def plan(store: Store, sql: str) -> str:
+    return " | ".join(row[3] for row in store.ledger.rows(f"EXPLAIN QUERY PLAN {sql}"))
+
+
+@pytest.mark.parametrize("names", [c for size in (1, 2, 3) for c in combinations(("tool", "check", "verdict"), size)])
+@pytest.mark.parametrize("source", ["view", "table"])
+def test_the_newest_evidence_of_any_filter_is_read_from_an_index_without_a_sort(
+    store: Store, names: tuple[str, ...], source: str
+) -> None:
+    if source == "view":
+        sql = "SELECT * FROM evidence WHERE " + " AND ".join(f"\"{name}\" = 'x'" for name in names)
+    else:
+        sql = "SELECT body FROM entries WHERE kind = 'evidence' AND " + " AND ".join(f"{field(n)} = 'x'" for n in names)
+    used = plan(store, f"{sql} ORDER BY seq DESC LIMIT 50")
+    assert f"USING INDEX evidence_by_{'_'.join(names)} (" in used
+    assert "TEMP B-TREE" not in used
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT * FROM runs WHERE id = 'x'",
+        "SELECT * FROM evidence WHERE id = 'x'",
+        "SELECT * FROM runs ORDER BY seq DESC LIMIT 50",
+        "SELECT * FROM evidence ORDER BY seq DESC LIMIT 50",
+        "SELECT * FROM entries WHERE kind = 'gate' AND seq > 5 ORDER BY seq",
+        "SELECT * FROM entries WHERE subject = 'C3' AND kind = 'gate' AND seq > 5 ORDER BY seq",
+    ],
+)
+def test_lookups_and_newest_lists_neither_scan_nor_sort(store: Store, sql: str) -> None:
+    used = plan(store, sql)
+    assert "SCAN" not in used
+    assert "TEMP B-TREE" not in used
+
+
+def test_finding_what_runs_does_not_read_every_run(path: Path, store: Store) -> None:
+    used = plan(store, "SELECT * FROM runs WHERE id IN (SELECT run_id FROM running) ORDER BY +seq DESC LIMIT 50")
+    assert "SEARCH s USING INDEX entries_by_subject (subject=? AND kind=?)" in used
