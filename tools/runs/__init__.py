@@ -1,1 +1,1 @@
-"""Runs: the supervisor process, launchers, leases, and what a server needs to start and watch them."""
+"""Runs: folders, supervisor, launchers, leases. `control` starts and follows them; `context` is what a tool is given."""

@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from pydantic import JsonValue
-
 from bitgate.tools.engines.jobs import Job
 from bitgate.tools.runs.results import JobResult
+from pydantic import JsonValue
 
 if TYPE_CHECKING:
     from bitgate.store.artifacts import ArtifactStore

@@ -58,7 +58,9 @@ def _digest_entry(
     except (KeyError, TypeError, ValueError) as error:
         raise CheckpointError(f"{path}: tensor {name!r} has no usable dtype, shape and offsets ({error})") from error
     if not 0 <= first <= end or start + end > len(data):
-        raise CheckpointError(f"{path}: tensor {name!r} ends at byte {start + end} of {len(data)}; the file is truncated")
+        raise CheckpointError(
+            f"{path}: tensor {name!r} ends at byte {start + end} of {len(data)}; the file is truncated"
+        )
     digest = hashlib.sha256(f"{name}|{dtype}|{','.join(map(str, shape))}|".encode())
     view = memoryview(data)
     try:

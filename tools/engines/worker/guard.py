@@ -104,7 +104,13 @@ class Guard:
 
     def _finish(self, left: list[int]) -> int:
         code = os.waitstatus_to_exitcode(self._status) if self._status is not None else -signal.SIGKILL
-        body = {"code": max(code, 0), "signal": max(-code, 0), "ending": self._ending, "left": left, "dropped": self._log.dropped}
+        body = {
+            "code": max(code, 0),
+            "signal": max(-code, 0),
+            "ending": self._ending,
+            "left": left,
+            "dropped": self._log.dropped,
+        }
         self._log.close()
         with suppress(OSError):
             write_json(os.path.join(self._folder, "exit.json"), body)

@@ -72,7 +72,9 @@ def read_sequences(path: str | os.PathLike[str]) -> Sequences:
         raise ValueError(f"{path}: has columns {sorted(columns)}; allowed are exactly {sorted(wanted)}")
     for name, column in columns.items():
         if column.dtype != np.int64 or column.ndim != 1:
-            raise ValueError(f"{path}: {name} is {column.dtype}{list(column.shape)}; allowed is int64 with one dimension")
+            raise ValueError(
+                f"{path}: {name} is {column.dtype}{list(column.shape)}; allowed is int64 with one dimension"
+            )
     sequences = Sequences(**columns)
     _check(path, sequences)
     return sequences

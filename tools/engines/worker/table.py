@@ -20,7 +20,9 @@ def load_engine(job: Job) -> Engine:
     """Raises EngineError `unknown_engine`; whatever importing or starting the engine raises passes through."""
     if job.engine not in ENGINES:
         known = ", ".join(sorted(ENGINES))
-        raise EngineError("unknown_engine", f"engine {job.engine!r} is not one that this worker knows; it knows {known}")
+        raise EngineError(
+            "unknown_engine", f"engine {job.engine!r} is not one that this worker knows; it knows {known}"
+        )
     module = importlib.import_module(f"{__package__}.{ENGINES[job.engine]}")
     engine: Engine = module.ENGINE(job.model_path, job.options, job)
     return engine

@@ -16,9 +16,7 @@ from .checkpoint import CheckpointError, file_digests
 
 INDEX = "model.safetensors.index.json"
 # What a configuration says about how its files were written or used, not about the architecture.
-NOT_ARCHITECTURE = frozenset(
-    {"_name_or_path", "transformers_version", "torch_dtype", "dtype", "use_cache", "auto_map"}
-)
+NOT_ARCHITECTURE = frozenset({"_name_or_path", "transformers_version", "torch_dtype", "dtype", "use_cache", "auto_map"})
 
 
 @dataclass

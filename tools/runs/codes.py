@@ -1,0 +1,38 @@
+"""The error codes of runs that end without a verdict: one table, from which messages and docs come."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+ADVICE: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "bad_result": "The worker's result.json is damaged; look at the rank's log, and report it if nothing there explains it.",
+        "cancelled": "Start it again when wanted.",
+        "disk_full": "Free space on the disk that holds .bitgate, or lower [policy] disk_reserve, then run again.",
+        "disk_limit": "Use a smaller workload, or raise [policy] run_disk.",
+        "engine_exited": "The last lines of its log say why; run it again after fixing that.",
+        "engine_failed": "The last lines of its log hold the traceback.",
+        "engine_import": "Install what is missing into the side's interpreter; `bitgate doctor` lists it.",
+        "engine_killed": "Look at `dmesg` and at the scheduler; on SIGKILL the usual cause is that memory ran out.",
+        "internal": "This is a defect of bitgate; the run's supervisor.log holds the traceback.",
+        "interpreter_not_found": "Correct `python` of the side; it names an executable Python interpreter.",
+        "interpreter_not_python": "Correct `python` of the side; it names an executable Python interpreter of 3.10 or newer.",
+        "interpreter_lacks": "Install the missing packages into the side's interpreter; `bitgate doctor` lists them.",
+        "launcher_failed": "The launcher's own lines say why.",
+        "launcher_not_found": "Install the launcher's program on this host, or choose another launcher for the side.",
+        "lease_lost": "The supervisor stopped renewing the lease, or the run's folder is not shared between the hosts.",
+        "lost": "Its supervisor ended without a word; start it again.",
+        "no_result": "The rank ended well but left no result; look at its log.",
+        "out_of_memory": "Use a smaller workload, fewer sequences at once, or a smaller cache.",
+        "parent_gone": "The process that started the run ended; start it again and keep that process until the end.",
+        "timed_out": "Use a smaller workload or raise [policy] run_timeout; the log shows where every thread was.",
+        "unknown_engine": "Correct `engine` of the side.",
+    }
+)
+
+
+def advice(code: str) -> str:
+    """What to do about a run that ended with `code`; empty for an engine's own code."""
+    return ADVICE.get(code, "")

@@ -1,0 +1,30 @@
+"""The last lines of a log, fit for an error message: no secrets, no terminal control, no lone surrogate, not long."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Final
+
+from bitgate.tools.engines.worker.logs import log_tail
+from bitgate.tools.redaction import redact_text
+
+LINES: Final = 30
+CHARACTERS: Final = 2500
+_ESCAPE: Final = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
+_CONTROL: Final = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\x80-\x9f]")
+
+
+def tail_of(path: Path, lines: int = LINES, characters: int = CHARACTERS) -> str:
+    """The end of a bounded log, whole lines where possible."""
+    text = plain_text(log_tail(path, 8 * characters)).strip("\n")
+    kept = "\n".join(text.split("\n")[-lines:])
+    return kept if len(kept) <= characters else "…" + kept[-characters:]
+
+
+def plain_text(data: bytes) -> str:
+    """Bytes of any program's output as text that may be shown."""
+    text = data.decode("utf-8", "replace").replace("\r\n", "\n")
+    # A progress bar rewrites its line: only what it said last remains.
+    text = re.sub(r"[^\n]*\r", "", text)
+    return redact_text(_CONTROL.sub("\N{REPLACEMENT CHARACTER}", _ESCAPE.sub("", text)))
