@@ -26,25 +26,29 @@ async def start(session: Session, name: str, arguments: Mapping[str, Any]) -> Ru
     return await start_run(session.project, name, request, actor=session.actor)
 
 
-async def wait(session: Session, run_id: str, seconds: float, on_progress: OnProgress | None = None) -> RunAnswer:
-    """The run's answer, after waiting up to `seconds` for its end. Giving up the wait does not end the run."""
+async def wait(
+    session: Session, run_id: str, seconds: float | None, on_progress: OnProgress | None = None
+) -> RunAnswer:
+    """The run's answer after up to `seconds` (None: at its end). Giving up the wait does not end the run."""
     from bitgate.tools.runs.control import wait_run
 
-    pacer = Pacer(on_progress)
-    run = await wait_run(session.project, run_id, seconds, on_progress=pacer)
-    return answer(session, run, pacer.last)
+    run = await wait_run(session.project, run_id, seconds, Pacer(on_progress) if on_progress else None)
+    return answer(session, run)
 
 
 async def cancel(session: Session, run_id: str) -> RunAnswer:
     """Ends the run, waits until it is ended, and answers with its state."""
     from bitgate.tools.runs.control import cancel_run
 
-    return answer(session, await cancel_run(session.project, run_id))
+    return answer(session, await cancel_run(session.project, run_id, actor=session.actor))
 
 
-def answer(session: Session, run: Run, progress: Progress | None = None) -> RunAnswer:
+def answer(session: Session, run: Run) -> RunAnswer:
+    from bitgate.tools.runs.control import progress_of
+
     evidence = session.store.get_evidence(run.evidence_id) if run.evidence_id else None
-    return run_answer(run, evidence, progress)
+    note = progress_of(session.project, run.id) if run.state == "running" else None
+    return run_answer(run, evidence, Progress(done=note.done, total=note.total, message=note.message) if note else None)
 
 
 def rest_of(answer: RunAnswer) -> str:

@@ -24,7 +24,6 @@ COMMANDS: Final = {
     "runs": "bitgate.server.cli_ledger:runs",
     "evidence": "bitgate.server.cli_ledger:evidence",
     "verify": "bitgate.server.cli_ledger:verify",
-    "demo": "bitgate.server.demo.command:demo",
 }
 
 

@@ -20,8 +20,6 @@ from bitgate.server.session import Session, Workplace
 from bitgate.tools.errors import unknown_name
 from bitgate.tools.registry import TOOLS
 
-SLICE_S = 3600.0
-
 
 @click.command()
 @click.argument("tool")
@@ -47,8 +45,8 @@ def call(start: Path, tool: str, arguments: tuple[str, ...], as_json: bool, acto
     if tool in LEDGER_TOOLS:
         _ledger_call(session, tool, given, as_json)
         return
-    if tool not in TOOLS:
-        raise unknown_name("TOOL", tool, [*TOOLS, *LEDGER_TOOLS])
+    if tool not in set(TOOLS):
+        raise unknown_name("tool", tool, [*TOOLS, *LEDGER_TOOLS])
     given.pop(WAIT, None)
     answer = anyio.run(_run_to_end, session, tool, given)
     show_json(answer.model_dump(mode="json")) if as_json else show_answer(answer)
@@ -103,9 +101,7 @@ async def _run_to_end(session: Session, tool: str, given: Mapping[str, Any]) -> 
     click.echo(f"{tool} {run.id}", err=True)
     try:
         with Bar() as bar:
-            while (answer := await calls.wait(session, run.id, SLICE_S, bar.update)).state == "running":
-                pass
-            return answer
+            return await calls.wait(session, run.id, None, bar.update)
     except anyio.get_cancelled_exc_class():
         with anyio.CancelScope(shield=True):
             answer = await calls.cancel(session, run.id)

@@ -23,8 +23,8 @@ from bitgate.store.records import Evidence, Verdict
 from bitgate.tools.registry import ToolRequest
 from pydantic import Field, JsonValue, TypeAdapter, model_validator
 
-RunId = Annotated[str, Field(pattern=r"^run_[a-z2-7]{20}$", description="A run's id, such as run_… of a started run")]
-EvidenceId = Annotated[str, Field(pattern=r"^ev_[a-z2-7]{20}$")]
+RunId = Annotated[str, Field(pattern=r"^run_[0-9a-z]{20}$", description="A run's id, such as run_… of a started run")]
+EvidenceId = Annotated[str, Field(pattern=r"^ev_[0-9a-z]{20}$")]
 Wait = Annotated[float, Field(ge=0, le=55, description="Seconds to wait for the run's end")]
 
 

@@ -6,10 +6,12 @@ Usage: probe_script.py OUT import|find MODULE...
 
 from __future__ import annotations
 
+import glob
 import importlib
 import importlib.metadata
 import importlib.util
 import json
+import os
 import sys
 import time
 from typing import IO, Any
@@ -27,11 +29,19 @@ def distribution_version(module: str) -> str | None:
 
 def looked_up(module: str) -> dict[str, Any]:
     """Without importing: is it there?"""
+    return {"state": "found" if lies_on_path(module) else "missing", "version": distribution_version(module)}
+
+
+def lies_on_path(module: str) -> bool:
+    top, *inner = module.split(".")
     try:
-        spec = importlib.util.find_spec(module.split(".")[0])
+        spec = importlib.util.find_spec(top)
     except (ImportError, ValueError):
-        spec = None
-    return {"state": "found" if spec else "missing", "version": distribution_version(module)}
+        return False
+    if spec is None or not inner:
+        return spec is not None
+    folders = [os.path.join(folder, *inner) for folder in spec.submodule_search_locations or []]
+    return any(os.path.isdir(path) or glob.glob(glob.escape(path) + ".*") for path in folders)
 
 
 def imported(module: str) -> dict[str, Any]:

@@ -21,7 +21,7 @@ _STEP: Final = 1e-6
 class Pacer:
     """Hands on what is worth sending. A note that comes too early is dropped; the answer itself carries the end."""
 
-    send: OnProgress | None
+    send: OnProgress
     clock: Callable[[], float] = time.monotonic
     last: Progress | None = None
     _sent_at: float = field(default=-1e9)
@@ -31,7 +31,7 @@ class Pacer:
         now = Progress(done=done, total=total, message=shorten(clean_text(message), 300))
         changed, self.last = now != self.last, now
         gap = self.clock() - self._sent_at
-        if self.send is None or gap < MIN_GAP_S or not (changed or gap >= BEAT_S):
+        if gap < MIN_GAP_S or not (changed or gap >= BEAT_S):
             return
         # The protocol wants every value above the last one.
         value = done if done > self._sent else self._sent + _STEP

@@ -43,7 +43,7 @@ def add_resources(server: MCPServer[None], session: Session) -> None:
     @server.resource(RUN_LOG, title="Run log", mime_type="text/plain")
     def log(id: str) -> str:
         """What a run's supervisor, launchers and ranks wrote: the last part of each file, secrets redacted."""
-        if not re.fullmatch(r"run_[a-z2-7]{20}", id):
+        if not re.fullmatch(r"run_[0-9a-z]{20}", id):
             raise ResourceNotFoundError("a run id is run_ and 20 letters; get_run and get_evidence name them")
         with readable("runs"):
             run = session.store.get_run(id)
