@@ -75,6 +75,12 @@ TABLE: Final[Mapping[str, tuple[ReasonRow, ...]]] = MappingProxyType(
                 "Capture the logprobs of the training forward itself: train mode, gradients on, nothing detached.",
             ),
             ReasonRow(
+                "prompts_differ",
+                "invalid",
+                "The rollout's rows do not continue the prompts of the workload that the trainer is given.",
+                "Name the workload that the rollout was sampled from.",
+            ),
+            ReasonRow(
                 "rows_missing",
                 "invalid",
                 "Rows of one side have no partner with the same sequence, turn and position on the other.",

@@ -47,7 +47,7 @@ def plan_phase(
     ]
     views = [
         View("one prefill against decode", REFERENCE, StepRef(DEPLOYED, "prefill"), ("decode",)),
-        View("second half decoded after prefilling the first", REFERENCE, StepRef(DEPLOYED, "resumed"), ("decode",)),
+        View("second half decoded after prefilling the first", REFERENCE, StepRef(DEPLOYED, "resumed"), ("decode",), partial=True),
     ]
     jobs = [PlannedJob(DEPLOYED, tuple(steps))]
     for axis in axes:
@@ -76,7 +76,14 @@ def _variant(
         steps = (*steps, Prefill(name="prefill", groups=together(order)))
         labels |= {"prefill": "chunked prefill against deployed decode"}
     views = [
-        View(label, REFERENCE, StepRef(axis, name), (axis,), _PROOFS.get(axis) if name == proven_by else None)
+        View(
+            label,
+            REFERENCE,
+            StepRef(axis, name),
+            (axis,),
+            _PROOFS.get(axis) if name == proven_by else None,
+            partial=name == "cached",
+        )
         for name, label in labels.items()
     ]
     return PlannedJob(axis, steps, options, axis), views

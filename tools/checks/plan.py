@@ -30,13 +30,14 @@ class Proof:
 
 @dataclass(frozen=True)
 class View:
-    """Rows of `step` that must equal the same rows of `reference`, bit for bit."""
+    """Rows of `step` that must equal the same rows of `reference`, bit for bit; all of them unless `partial`."""
 
     label: str
     reference: StepRef
     step: StepRef
     axes: tuple[str, ...] = ()
     proof: Proof | None = None
+    partial: bool = False
 
 
 @dataclass(frozen=True)

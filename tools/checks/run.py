@@ -1,0 +1,179 @@
+"""run_compare in the supervisor: runs the sides or opens captures, compares, and concludes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import anyio.to_thread
+
+from bitgate.store.records import ArtifactRef, Coverage, Finding, Grade, ModelRecord, Reason, SideRecord
+from bitgate.tools.captures.read import Capture, open_captures
+from bitgate.tools.checks.artifacts import keep_artifacts
+from bitgate.tools.checks.conclude import (
+    axis_report,
+    canary_report,
+    figures_of,
+    grade_of,
+    joined,
+    next_of,
+    with_unreadable_weights,
+)
+from bitgate.tools.checks.execute import execute, model_record, side_record, unreadable_weights
+from bitgate.tools.checks.legs import run_legs
+from bitgate.tools.checks.select import plan_check
+from bitgate.tools.checks.views import REFERENCE, compare_plan, uncovered
+from bitgate.tools.compare.legs import compare_legs, compare_views
+from bitgate.tools.compare.result import Comparison
+from bitgate.tools.engines.adapters import adapter_of
+from bitgate.tools.errors import VerdictError, WorkerError
+from bitgate.tools.runs.results import JobResult
+
+if TYPE_CHECKING:
+    from bitgate.tools.run_compare import CompareRequest
+    from bitgate.tools.runs.context import RunContext
+
+
+async def run_check(context: RunContext, request: CompareRequest) -> Finding:
+    """The finding of one call. What an engine says it cannot do makes it inconclusive; other failures end the run."""
+    try:
+        if request.captures:
+            return await anyio.to_thread.run_sync(compare_captures, context, request)
+        if request.check == "rollout_vs_trainer":
+            return await rollout_vs_trainer(context, request)
+        return await within_one_side(context, request)
+    except WorkerError as error:
+        if not is_unsupported(error):
+            raise
+        raise VerdictError("engine_unsupported", f"{error.code}: {error.message}") from error
+
+
+def is_unsupported(error: WorkerError) -> bool:
+    """Whether a worker said 'this cannot be done here', as opposed to something having gone wrong."""
+    return error.code.startswith("unsupported_") or error.code in UNSUPPORTED
+
+
+UNSUPPORTED = frozenset({"operator_without_entry"})
+
+
+async def within_one_side(context: RunContext, request: CompareRequest) -> Finding:
+    project = context.project
+    side = project.side(request.side, request.options.get(request.side))
+    model = project.model(request.model or side.model)
+    workload = project.workload(request.workload)
+    plan = plan_check(request, adapter_of(side.engine), side, model, workload)
+    executed = await execute(context, side, model, plan, project.policy.run_timeout)
+    axes = axis_report(plan, executed)
+    main = executed.results[plan.jobs[0].name]
+    canary = canary_report({side.name: main})
+
+    def conclude() -> Finding:
+        comparisons, reasons = compare_plan(plan, executed)
+        comparison = joined(comparisons, [*reasons, *axes.reasons, *canary.reasons])
+        return _finding(
+            request,
+            comparison,
+            grade=grade_of(executed.results.values()),
+            sides={side.name: side_record(side, plan.axes, main)},
+            models=_models({side.name: model_record(model, main.ranks[0])}),
+            coverage=axes.coverage,
+            canary=canary.record,
+            artifacts=keep_artifacts(context, comparison),
+        )
+
+    await context.progress(len(plan.jobs), len(plan.jobs), "comparing")
+    return await anyio.to_thread.run_sync(conclude)
+
+
+async def rollout_vs_trainer(context: RunContext, request: CompareRequest) -> Finding:
+    legs = await run_legs(context, request)
+    results = {name: job for name, job in legs.results.items()}
+    canary = canary_report(results)
+
+    def conclude() -> Finding:
+        opened, reasons = open_captures(legs.captures)
+        comparison = joined([compare_legs(opened)], [*legs.reasons, *reasons, *canary.reasons])
+        comparison = with_unreadable_weights(comparison, unreadable_weights(results))
+        grade: Grade = grade_of(results.values()) if len(results) == len(legs.sides) else "attested"
+        return _finding(
+            request,
+            comparison,
+            grade=grade,
+            sides={s.name: side_record(s, legs.axes[s.name], results[s.name]) for s in legs.sides if s.name in results},
+            models=_models({name: model_record(legs.model, job.ranks[0]) for name, job in results.items()}),
+            coverage=Coverage(),
+            canary=canary.record,
+            artifacts=keep_artifacts(context, comparison),
+        )
+
+    await context.progress(2, 2, "comparing")
+    return await anyio.to_thread.run_sync(conclude)
+
+
+def compare_captures(context: RunContext, request: CompareRequest) -> Finding:
+    """Files that somebody handed in: what they show is attested."""
+    folders = {name: context.project.confined(path, f"captures.{name}") for name, path in request.captures.items()}
+    opened, reasons = open_captures(folders)
+    comparison = joined([_compare_opened(request, opened)], reasons)
+    return _finding(
+        request,
+        comparison,
+        grade="attested",
+        sides={},
+        models={},
+        coverage=Coverage(),
+        canary={},
+        artifacts=keep_artifacts(context, comparison),
+    )
+
+
+def _compare_opened(request: CompareRequest, opened: Mapping[str, Capture]) -> Comparison:
+    if request.check == "rollout_vs_trainer":
+        return compare_legs(opened)
+    views = {name: capture for name, capture in opened.items() if name != REFERENCE}
+    if REFERENCE not in opened or not views:
+        return Comparison({}, (), None, "")
+    base = opened[REFERENCE]
+    comparison = compare_views(base, views, complete=False)
+    missing = uncovered(base, comparison, dict.fromkeys(views, False))
+    return joined([comparison], missing)
+
+
+def _finding(
+    request: CompareRequest,
+    comparison: Comparison,
+    *,
+    grade: Grade,
+    sides: Mapping[str, SideRecord],
+    models: Mapping[str, ModelRecord],
+    coverage: Coverage,
+    canary: Mapping[str, object],
+    artifacts: tuple[ArtifactRef, ...],
+) -> Finding:
+    tested = comparison.self_test.record() if comparison.self_test else {}
+    return Finding(
+        verdict=comparison.verdict,
+        reasons=_few(comparison.reasons),
+        summary=comparison.summary,
+        next=next_of(comparison),
+        figures=figures_of(comparison),
+        grade=grade,
+        check=request.check,
+        sides=dict(sides),
+        models=dict(models),
+        coverage=coverage,
+        self_test={**tested, "canary": dict(canary)},  # type: ignore[dict-item]
+        artifacts=artifacts,
+    )
+
+
+def _few(reasons: tuple[Reason, ...], limit: int = 20) -> tuple[Reason, ...]:
+    """The reasons that fit an answer, at least one of every code; all of them are in the artifact."""
+    first = {item.code: item for item in reversed(reasons)}
+    kept = [*first.values(), *(item for item in reasons if item not in first.values())][:limit]
+    return tuple(item for item in reasons if item in kept)
+
+
+def _models(found: Mapping[str, ModelRecord | None]) -> dict[str, ModelRecord]:
+    return {name: record for name, record in found.items() if record is not None}
