@@ -1,0 +1,172 @@
+"""Checks of the rows themselves, a chunk at a time: order, ranges, mask, and logprobs under the mask."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from bitgate.tools.captures.problems import Problems
+from bitgate.tools.captures.rows import Columns
+from numpy.typing import NDArray
+
+LOW_BITS: Final = np.uint32(0x1FFF)
+"""fp32 mantissa bits that are zero when a value was widened from fp16 (13 bits) or bf16 (16 bits)."""
+INFORMATIVE: Final = np.float32(-(2.0**-4))
+"""Nearer to zero, `logit - logsumexp` loses bits by cancellation, and a genuine fp32 value may end in zeros too."""
+ENOUGH_ROWS: Final = 16
+ENOUGH_MIXED: Final = 64
+MIXED_SHARE: Final = 0.25
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What the capture says about itself; None where it says nothing."""
+
+    vocab_size: int | None = None
+    weight_version: int | None = None
+
+
+class KeyValidator:
+    """Order and ranges of (sequence, turn, position), token ids and weight versions of one side.
+
+    After all chunks: `groups` counts runs of equal sequence numbers, and `ascending` says that no two rows can have the
+    same key; otherwise uniqueness needs a look at the groups (`bitgate.tools.compare.join`).
+    """
+
+    def __init__(self, name: str, problems: Problems, limits: Limits) -> None:
+        self.name, self.problems, self.limits = name, problems, limits
+        self.groups = 0
+        self.ascending = True
+        self._last: tuple[int, int, int] | None = None
+
+    def feed(self, columns: Columns, start: int, *, new_shard: bool) -> None:
+        """Check rows `start`… ; chunks come in order and never cross a shard's edge."""
+        self._order(columns, start, new_shard)
+        for name in ("sequence", "position", "token_id"):
+            self._range(name, columns[name], start)
+        versions, wanted = columns.get("weight_version"), self.limits.weight_version
+        if versions is not None and wanted is not None:
+            self._report("weight_version_differs", versions != wanted, columns, start, f"is not of version {wanted}")
+
+    def _order(self, columns: Columns, start: int, new_shard: bool) -> None:
+        sequence, position, turn = columns["sequence"], columns["position"], columns.get("turn")
+        same = sequence[1:] == sequence[:-1]
+        stays = position[1:] <= position[:-1]
+        if turn is not None:
+            stays = (turn[1:] < turn[:-1]) | ((turn[1:] == turn[:-1]) & stays)
+        self.groups += len(same) - int(np.count_nonzero(same))
+        np.logical_and(stays, same, out=stays)
+        if stays.any():
+            self._unordered(columns, start, np.flatnonzero(stays) + 1)
+        if self.ascending and bool((sequence[1:] < sequence[:-1]).any()):
+            self.ascending = False
+        self._seam(columns, start, new_shard)
+
+    def _seam(self, columns: Columns, start: int, new_shard: bool) -> None:
+        """The step from the last row of the chunk before."""
+        first, before = _key(columns, 0), self._last
+        self._last = _key(columns, -1)
+        if before is None or before[0] != first[0] or new_shard:
+            self.groups += 1
+        if before is None or first > before:
+            return
+        self.ascending = False
+        if before[0] == first[0] and not new_shard:
+            code = "duplicate_key" if before == first else "positions_not_increasing"
+            self.problems.add(code, 1, f"{self.name}: {_at(columns, 0, start)} after position {before[2]}")
+
+    def _unordered(self, columns: Columns, start: int, rows: NDArray[np.int64]) -> None:
+        for code, equal in (("duplicate_key", True), ("positions_not_increasing", False)):
+            chosen = [row for row in rows.tolist() if (_key(columns, row) == _key(columns, row - 1)) is equal]
+            if chosen:
+                before = int(columns["position"][chosen[0] - 1])
+                detail = f"{self.name}: {_at(columns, chosen[0], start)} after position {before}"
+                self.problems.add(code, len(chosen), detail)
+
+    def _range(self, name: str, values: NDArray[np.int64], start: int) -> None:
+        if values.min() < 0:
+            self._report_value(name, values, values < 0, start, "0 or more")
+        vocabulary = self.limits.vocab_size
+        if name == "token_id" and vocabulary is not None and values.max() >= vocabulary:
+            self._report_value(name, values, values >= vocabulary, start, f"below {vocabulary}")
+
+    def _report_value(
+        self, name: str, values: NDArray[np.int64], bad: NDArray[np.bool_], start: int, allowed: str
+    ) -> None:
+        row = int(np.argmax(bad))
+        detail = f"{self.name}: {name} {values[row]} in row {start + row}; allowed: {allowed}"
+        self.problems.add("value_out_of_range", int(np.count_nonzero(bad)), detail)
+
+    def _report(self, code: str, bad: NDArray[np.bool_], columns: Columns, start: int, what: str) -> None:
+        if bad.any():
+            row = int(np.argmax(bad))
+            self.problems.add(code, int(np.count_nonzero(bad)), f"{self.name}: {_at(columns, row, start)} {what}")
+
+
+class ValueValidator:
+    """Mask and logprobs of one side; counts the masked rows and looks for values with too few bits."""
+
+    def __init__(self, name: str, problems: Problems) -> None:
+        self.name, self.problems = name, problems
+        self.masked = 0
+        self._informative = 0
+        self._narrow = 0
+
+    def feed(self, columns: Columns, start: int) -> None:
+        mask, logprob = columns["mask"], columns["logprob"]
+        if mask.max() > 1:
+            row = int(np.argmax(mask > 1))
+            detail = f"{self.name}: mask {mask[row]} in row {start + row}"
+            self.problems.add("mask_values", int(np.count_nonzero(mask > 1)), detail)
+        self.masked += int(np.count_nonzero(mask))
+        # A NaN makes both reductions NaN, so both comparisons false: one look clears a chunk that is sound everywhere.
+        if not (logprob.max() <= 0 and logprob.min() > -np.inf):
+            self._unsound(columns, mask != 0, start)
+        self._precision(mask, logprob)
+
+    def finish(self) -> None:
+        if self._informative < ENOUGH_ROWS:
+            return
+        all_narrow = self._narrow == self._informative
+        if all_narrow or (self._informative >= ENOUGH_MIXED and self._narrow >= MIXED_SHARE * self._informative):
+            self.problems.add(
+                "logprob_precision",
+                self._narrow,
+                f"{self.name}: the low 13 mantissa bits are zero in {self._narrow} of {self._informative} masked "
+                "logprobs (fp32 values end that way once in 8192): they were stored as bf16 or fp16",
+            )
+
+    def _unsound(self, columns: Columns, under: NDArray[np.bool_], start: int) -> None:
+        logprob = columns["logprob"]
+        for code, bad in (
+            ("not_finite", under & ~np.isfinite(logprob)),
+            ("logprob_positive", under & np.isfinite(logprob) & (logprob > 0)),
+        ):
+            if bad.any():
+                row = int(np.argmax(bad))
+                detail = f"{self.name}: logprob {logprob[row]} at {_at(columns, row, start)}"
+                self.problems.add(code, int(np.count_nonzero(bad)), detail)
+
+    def _precision(self, mask: NDArray[np.uint8], logprob: NDArray[np.float32]) -> None:
+        informative = logprob <= INFORMATIVE
+        np.logical_and(informative, mask, out=informative)
+        self._informative += int(np.count_nonzero(informative))
+        narrow = (logprob.view(np.uint32) & LOW_BITS) == 0
+        np.logical_and(narrow, informative, out=narrow)
+        self._narrow += int(np.count_nonzero(narrow))
+
+
+def _key(columns: Columns, row: int) -> tuple[int, int, int]:
+    turn = columns.get("turn")
+    return int(columns["sequence"][row]), 0 if turn is None else int(turn[row]), int(columns["position"][row])
+
+
+def _at(columns: Columns, row: int, start: int) -> str:
+    sequence, turn, position = _key(columns, row)
+    return f"sequence {sequence}, turn {turn}, position {position} (row {start + row})"
+
+
+def where(key: tuple[Any, Any, Any]) -> str:
+    """The words for a key (sequence, turn, position)."""
+    return f"sequence {int(key[0])}, turn {int(key[1])}, position {int(key[2])}"

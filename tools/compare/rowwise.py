@@ -1,0 +1,92 @@
+"""Compare rows that are already side by side: token, version and mask first, then the bits of the logprobs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from bitgate.tools.captures.problems import Problems
+from bitgate.tools.captures.rows import Columns
+from bitgate.tools.captures.validate import where
+from bitgate.tools.compare.log import DifferenceLog
+from numpy.typing import NDArray
+
+FACETS = ("phase", "batch")
+
+
+@dataclass(frozen=True)
+class SideBySide:
+    """Aligned chunks: row i of `a` and row i of `b` have one key; `row_a`, `row_b` are their indices."""
+
+    a: Columns
+    b: Columns
+    row_a: NDArray[np.int64]
+    row_b: NDArray[np.int64]
+
+
+class RowComparer:
+    """Counts compared and differing rows, and what makes rows incomparable."""
+
+    def __init__(self, a: str, b: str, problems: Problems, log: DifferenceLog) -> None:
+        self.names, self.problems, self.log = (a, b), problems, log
+        self.joined = 0
+        self.compared = 0
+        self.different = 0
+        self.different_outside_mask = 0
+
+    def equal(self, rows: int, masked: int) -> None:
+        """Rows that are byte for byte the same on both sides."""
+        self.joined += rows
+        self.compared += masked
+
+    def compare(self, chunk: SideBySide) -> NDArray[np.int64]:
+        """Compare a chunk; returns the indices in it of the rows whose logprobs differ under both masks."""
+        a, b = chunk.a, chunk.b
+        self._identical("token_ids_differ", "token_id", chunk)
+        self._identical("mask_differs", "mask", chunk)
+        self._identical("weight_version_differs", "weight_version", chunk)
+        under = (a["mask"] & b["mask"]) != 0
+        unequal = a["logprob"].view(np.uint32) != b["logprob"].view(np.uint32)
+        rows = np.flatnonzero(unequal & under)
+        self.joined += len(under)
+        self.compared += int(np.count_nonzero(under))
+        self.different += len(rows)
+        self.different_outside_mask += int(np.count_nonzero(unequal)) - len(rows)
+        return rows
+
+    def record(self, chunk: SideBySide, rows: NDArray[np.int64], facets: Columns) -> None:
+        """Hand the differing rows to the log; `facets` are columns of just these rows."""
+        if not len(rows):
+            return
+        a, b = chunk.a, chunk.b
+        turn = a.get("turn")
+        self.log.add(
+            {
+                "row_a": chunk.row_a[rows],
+                "row_b": chunk.row_b[rows],
+                "sequence": a["sequence"][rows],
+                "turn": np.zeros(len(rows), np.int32) if turn is None else turn[rows],
+                "position": a["position"][rows],
+                "token_id": a["token_id"][rows],
+                "a": a["logprob"][rows],
+                "b": b["logprob"][rows],
+                **facets,
+            }
+        )
+
+    def _identical(self, code: str, column: str, chunk: SideBySide) -> None:
+        left, right = chunk.a.get(column), chunk.b.get(column)
+        if left is None or right is None:
+            return
+        unequal = left != right
+        if unequal.any():
+            row = int(np.argmax(unequal))
+            a, b = self.names
+            detail = f"{column} at {where(_key(chunk.a, row))}: {a} has {left[row]}, {b} has {right[row]}"
+            self.problems.add(code, int(np.count_nonzero(unequal)), detail)
+
+
+def _key(columns: Columns, row: int) -> tuple[Any, Any, Any]:
+    turn = columns.get("turn")
+    return columns["sequence"][row], 0 if turn is None else turn[row], columns["position"][row]
