@@ -105,9 +105,7 @@ class Attention:
         self._longest = stack.max_model_len
         self._cache = torch.zeros(0)
         self._metadata: tuple[Batch, Any] | None = None
-        from vllm import envs
-
-        self.identity = attention_name(self._layer, split_kv=bool(envs.VLLM_CPU_ATTN_SPLIT_KV))
+        self.identity = attention_name(self._layer)
 
     def pack(self, lengths: Sequence[int]) -> Batch:
         return pack(lengths, block_size=self._spec.block_size, longest=self._longest)

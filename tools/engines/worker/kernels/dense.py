@@ -93,7 +93,7 @@ class Linear:
         layer.bias = _parameter(_padded(biases, self._padded_rows)) if biases else None
         self._method.process_weights_after_loading(layer)
         self._layer, self._prints = layer, prints
-        self.identity = linear_name(getattr(layer, "cpu_linear", self._method.apply), self._tile_rows)
+        self.identity = linear_name(layer, self._method, self._tile_rows)
 
     def _product(self, x: Tensor) -> Tensor:
         def product(rows: Tensor) -> Tensor:

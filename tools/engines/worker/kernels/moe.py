@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from ..tiles import TILE_ROWS
+from ..tiles_experts import tiled_cpu_fused_moe
+from .errors import OperatorWithoutEntry
 from .guard import Fingerprint, fingerprint
 from .identity import experts_name, function_name
 from .stack import Stack
@@ -60,9 +64,12 @@ class Experts:
             _, kernel = select_unquantized_moe_backend(self._config)
             self._experts: Any = kernel(self._config, FusedMoEQuantConfig.make())
         self._count = experts
+        self._tile_rows = TILE_ROWS if stack.batch_invariant else None
         self._prints: tuple[Fingerprint, ...] | None = None
         self._layer: Any = None
-        self.identity = experts_name(self._experts)
+        self.identity = experts_name(self._experts, self._tile_rows)
+        if self._tile_rows:
+            _refuse_untiled(self._experts)
 
     def __call__(
         self, x: Tensor, weights: Tensor, ids: Tensor, masters: Sequence[Tensor], names: Sequence[str]
@@ -90,24 +97,48 @@ class Experts:
 
     def _apply(self, x: Tensor, weights: Tensor, ids: Tensor) -> Tensor:
         output, scratch = torch.empty_like(x), x.new_empty(0)
-        self._experts.apply(
-            output=output,
-            hidden_states=x,
-            w1=self._layer.w13_weight,
-            w2=self._layer.w2_weight,
-            topk_weights=weights,
-            topk_ids=ids,
-            activation=self._config.activation,
-            global_num_experts=self._count,
-            expert_map=None,
-            a1q_scale=None,
-            a2_scale=None,
-            workspace13=scratch,
-            workspace2=scratch,
-            expert_tokens_meta=None,
-            apply_router_weight_on_input=False,
-        )
+        with _tiles() if self._tile_rows else contextlib.nullcontext():
+            self._experts.apply(
+                output=output,
+                hidden_states=x,
+                w1=self._layer.w13_weight,
+                w2=self._layer.w2_weight,
+                topk_weights=weights,
+                topk_ids=ids,
+                activation=self._config.activation,
+                global_num_experts=self._count,
+                expert_map=None,
+                a1q_scale=None,
+                a2_scale=None,
+                workspace13=scratch,
+                workspace2=scratch,
+                expert_tokens_meta=None,
+                apply_router_weight_on_input=False,
+            )
         return output
+
+
+@contextlib.contextmanager
+def _tiles() -> Iterator[None]:
+    """Inside, the expert classes call the tiled kernel, the one that the rollout engine's plugin installs."""
+    from vllm.model_executor.layers.fused_moe.experts import cpu_moe
+
+    before, cpu_moe.cpu_fused_moe = cpu_moe.cpu_fused_moe, tiled_cpu_fused_moe
+    try:
+        yield
+    finally:
+        cpu_moe.cpu_fused_moe = before
+
+
+def _refuse_untiled(experts: Any) -> None:
+    from vllm.model_executor.layers.fused_moe.experts.cpu_moe import CPUUnquantizedExperts
+
+    if not isinstance(experts, CPUUnquantizedExperts):
+        raise OperatorWithoutEntry(
+            "experts (batch-invariant)",
+            type(experts).__name__,
+            "add a batch-invariant form of it, or set batch_invariant = false",
+        )
 
 
 def _moe_config(stack: Stack, experts: int, top_k: int, hidden: int, intermediate: int) -> Any:

@@ -25,13 +25,13 @@ class Options:
 
 
 def read_options(given: Mapping[str, Any]) -> Options:
-    """Raises: EngineError `bad_option`, naming the option, what came and what is allowed."""
+    """Raises: EngineError `unsupported_option`, naming the option, what came and what is allowed."""
     engine = {"enable_prefix_caching": False, **given}
     batch_invariant = _flag(engine, "batch_invariant", True)
     recompute = _flag(engine, "recompute", False)
     master = engine.pop("master_dtype", None)
     if master is not None and master not in DTYPES:
-        raise EngineError("bad_option", f"option master_dtype: got {master!r}; allowed are {', '.join(DTYPES)}")
+        raise EngineError("unsupported_option", f"option master_dtype: got {master!r}; allowed are {', '.join(DTYPES)}")
     _refuse_unknown(engine)
     return Options(batch_invariant, recompute, DTYPES[master] if master else None, engine)
 
@@ -39,7 +39,7 @@ def read_options(given: Mapping[str, Any]) -> Options:
 def _flag(options: dict[str, Any], name: str, default: bool) -> bool:
     value = options.pop(name, default)
     if not isinstance(value, bool):
-        raise EngineError("bad_option", f"option {name}: got {value!r}; allowed are true and false")
+        raise EngineError("unsupported_option", f"option {name}: got {value!r}; allowed are true and false")
     return value
 
 
@@ -51,4 +51,4 @@ def _refuse_unknown(engine: Mapping[str, Any]) -> None:
         if name not in known:
             near = get_close_matches(name, [*known, "batch_invariant", "recompute", "master_dtype"], n=1)
             hint = f"; did you mean {near[0]}?" if near else ""
-            raise EngineError("bad_option", f"option {name}: vLLM's engine has no such argument{hint}")
+            raise EngineError("unsupported_option", f"option {name}: vLLM's engine has no such argument{hint}")
