@@ -245,6 +245,38 @@ TABLE: Final[Mapping[str, tuple[ReasonRow, ...]]] = MappingProxyType(
                 "Write indices as they are; leave padding rows out.",
             ),
         ),
+        "Gradients": (
+            ReasonRow(
+                "gradient_differs",
+                "fail",
+                "A parameter's gradient is further from the float64 reference than rounding explains.",
+                "The detail says what it looks like (a scale, a sign, a transposition); check that operator's backward alone.",
+            ),
+            ReasonRow(
+                "gradient_not_finite",
+                "fail",
+                "A parameter's gradient holds NaN or an infinity.",
+                "Find the first operator whose backward produces it; check loss scaling and masked rows.",
+            ),
+            ReasonRow(
+                "gradient_unexpected",
+                "fail",
+                "A frozen or unknown parameter received a gradient.",
+                "Freeze it in the optimiser too, or take it off the list of frozen parameters.",
+            ),
+            ReasonRow(
+                "gradient_unreached",
+                "fail",
+                "No gradient reached a parameter that is trained.",
+                "Look for a detach, a no_grad block or requires_grad = False between it and the loss.",
+            ),
+            ReasonRow(
+                "gradient_zero",
+                "fail",
+                "A parameter's gradient is exactly zero where the reference's is not.",
+                "Look for a discrete choice, a detached branch or a mask that cuts it off.",
+            ),
+        ),
         "Not enough observed": (
             ReasonRow(
                 "axis_not_exercised",

@@ -8,7 +8,7 @@ from ..engine import EngineError
 
 
 class KernelError(EngineError):
-    """A refusal with a reason code: a row of bitgate's reason table."""
+    """A refusal. Codes `unsupported_…` and `operator_without_entry` make the check inconclusive, others end the run."""
 
     reason = "engine_failed"
 
@@ -42,7 +42,7 @@ class WeightsChanged(KernelError):
 class SequenceTooLong(KernelError):
     """A sequence does not fit the private KV cache, which is as long as the engine's."""
 
-    reason = "sequence_longer_than_cache"
+    reason = "unsupported_sequence_length"
 
     def __init__(self, index: int, length: int, allowed: int) -> None:
         super().__init__(
@@ -54,7 +54,7 @@ class SequenceTooLong(KernelError):
 class KvDtypeUnsupported(KernelError):
     """The platform's attention backend has no KV cache of this dtype."""
 
-    reason = "kv_cache_dtype_unsupported"
+    reason = "unsupported_kv_cache_dtype"
 
     def __init__(self, given: str, allowed: Sequence[str], backend: str) -> None:
         super().__init__(
