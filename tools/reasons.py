@@ -250,7 +250,7 @@ TABLE: Final[Mapping[str, tuple[ReasonRow, ...]]] = MappingProxyType(
                 "gradient_differs",
                 "fail",
                 "A parameter's gradient is further from the float64 reference than rounding explains.",
-                "The detail says what it looks like (a scale, a sign, a transposition); check that operator's backward alone.",
+                "The detail says what it looks like (scale, sign, transposed); check that operator's backward alone.",
             ),
             ReasonRow(
                 "gradient_not_finite",

@@ -10,7 +10,7 @@ ADVICE: Final[Mapping[str, str]] = MappingProxyType(
     {
         "bad_result": "The worker's result.json is damaged; look at the rank's log, and report it if nothing there explains it.",
         "cancelled": "Start it again when wanted.",
-        "checkpoint_mismatch": "Point [model.…] path at a checkpoint whose tensors are the architecture's own, under unfused names.",
+        "checkpoint_mismatch": "Correct [model.…] path: the tensors must be the architecture's own, unfused.",
         "disk_full": "Free space on the disk that holds .bitgate, or lower [policy] disk_reserve, then run again.",
         "disk_limit": "Use a smaller workload, or raise [policy] run_disk.",
         "engine_exited": "The last lines of its log say why; run it again after fixing that.",
@@ -30,7 +30,7 @@ ADVICE: Final[Mapping[str, str]] = MappingProxyType(
         "parent_gone": "The process that started the run ended; start it again and keep that process until the end.",
         "timed_out": "Use a smaller workload or raise [policy] run_timeout; the log shows where every thread was.",
         "unknown_engine": "Correct `engine` of the side.",
-        "weights_changed_before_backward": "Run the backward before the optimiser step, and load weights only between steps.",
+        "weights_changed_before_backward": "Run the backward before the optimiser step; load weights between steps.",
     }
 )
 
