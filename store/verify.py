@@ -21,7 +21,6 @@ from bitgate.store.records import Record
 from bitgate.store.schema import APPLICATION_ID, SCHEMA_VERSION, field, object_problems
 
 _ROWS = "SELECT seq, at, kind, subject, actor, body, prev_hash, hash FROM entries ORDER BY seq"
-_BATCH = 1000
 _Row = tuple[int, bytes, bytes, bytes, bytes, bytes, bytes, bytes]
 
 
@@ -116,12 +115,19 @@ class _Check:
     def _known_schema(self, connection: sqlite3.Connection) -> bool:
         version = connection.execute("PRAGMA user_version").fetchone()[0]
         if connection.execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
-            self.add("not_a_ledger", f"{self.path}: this is not a bitgate ledger")
+            self._unborn(connection)
             return False
         if version > SCHEMA_VERSION:
             self.add("ledger_too_new", f"{self.path}: has schema version {version}: upgrade bitgate to verify it")
             return False
         return True
+
+    def _unborn(self, connection: sqlite3.Connection) -> None:
+        """A process killed while it made the ledger leaves an empty database, in which nothing was ever recorded."""
+        if connection.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchone():
+            self.add("not_a_ledger", f"{self.path}: this is another program's database, not a bitgate ledger")
+        elif self.pinned not in (None, GENESIS):
+            self._add_lost_head()
 
     def _chain(self, connection: sqlite3.Connection) -> None:
         connection.text_factory = bytes
@@ -130,11 +136,14 @@ class _Check:
         finally:
             connection.text_factory = str
         if self.pinned is not None and not pinned_seen:
-            self.add(
-                "head_not_in_chain",
-                f"the pinned head {self.pinned[:80]} is no row of this ledger: it was rewritten, cut off, "
-                "or replaced by another",
-            )
+            self._add_lost_head()
+
+    def _add_lost_head(self) -> None:
+        self.add(
+            "head_not_in_chain",
+            f"the pinned head {str(self.pinned)[:80]!r} is no row of this ledger: it was rewritten, cut off, "
+            "or replaced by another",
+        )
 
     def _follow(self, connection: sqlite3.Connection) -> bool:
         """Walk to the first row that is not what its predecessor leads to. Says whether the pinned head was passed."""
@@ -212,9 +221,7 @@ def _page_problems(path: Path) -> list[str]:
 
 
 def _rows(connection: sqlite3.Connection) -> Iterator[_Row]:
-    cursor = connection.execute(_ROWS)
-    while batch := cursor.fetchmany(_BATCH):
-        yield from batch
+    yield from connection.execute(_ROWS)  # one by one: where the file is damaged, the rows before it still count
 
 
 def _hash(row: _Row, seq: int | None = None) -> bytes | None:

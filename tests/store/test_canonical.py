@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from bitgate.store import Refused
 from bitgate.store.canonical import canonical, clean_label
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 NUMBERS = st.integers() | st.floats(allow_nan=False, allow_infinity=False)
@@ -18,6 +18,7 @@ VALUES = st.recursive(
 )
 
 
+@settings(max_examples=40)
 @given(st.dictionaries(TEXT, VALUES))
 def test_canonical_json_is_read_back_equal_and_is_a_fixed_point(body: dict[str, Any]) -> None:
     text = canonical(body)
@@ -25,6 +26,7 @@ def test_canonical_json_is_read_back_equal_and_is_a_fixed_point(body: dict[str, 
     assert canonical(json.loads(text)) == text
 
 
+@settings(max_examples=40)
 @given(st.dictionaries(TEXT, VALUES))
 def test_the_order_of_keys_makes_no_difference(body: dict[str, Any]) -> None:
     assert canonical(dict(reversed(body.items()))) == canonical(body)

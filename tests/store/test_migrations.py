@@ -110,10 +110,8 @@ def test_a_migration_that_loses_what_a_guard_needs_is_refused(path: Path, store:
 
 
 def test_the_file_says_what_it_is(path: Path, store: Store) -> None:
-    pragma = {
-        name: store.ledger.rows(f"PRAGMA {name}")[0][0] for name in ("application_id", "user_version", "journal_mode")
-    }
-    assert pragma == {"application_id": APPLICATION_ID, "user_version": SCHEMA_VERSION, "journal_mode": "wal"}
+    expected = {"application_id": APPLICATION_ID, "user_version": SCHEMA_VERSION, "journal_mode": "wal"}
+    assert {name: store.ledger.rows(f"PRAGMA {name}")[0][0] for name in expected} == expected
     strict = dict(
         store.ledger.rows("SELECT name, strict FROM pragma_table_list WHERE schema = 'main' AND type = 'table'")
     )

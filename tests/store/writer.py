@@ -1,7 +1,7 @@
 """A process of its own that writes to a ledger, for the tests of many writers and of killed writers.
 
 `writer.py append LEDGER COUNT`: waits for a line, then runs COUNT tools to their end.
-`writer.py fork LEDGER`: for each line it reads, forks a child that writes until it is killed, and prints the child's pid.
+`writer.py fork LEDGER`: for each line it reads, forks a child that writes until it is killed; prints its pid.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import os
 import sys
 from pathlib import Path
 
+import bitgate.store.migrations  # noqa: F401 - imported when a ledger is made: here, so that the children need not
 from bitgate.store import Store
 from bitgate.store.records import Finding
 
