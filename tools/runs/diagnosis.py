@@ -13,7 +13,7 @@ from bitgate.tools.errors import VerdictError, WorkerError
 from bitgate.tools.runs.codes import advice
 from bitgate.tools.runs.folder import read_object
 from bitgate.tools.runs.results import RankResult, rank_name
-from bitgate.tools.runs.tails import tail_of
+from bitgate.tools.runs.tails import plain_text, tail_of
 from pydantic import ValidationError
 
 
@@ -79,7 +79,7 @@ def _raise_for_rank(side: str, end: RankEnd) -> None:
     who = f"side {side}, rank {end.rank}"
     if end.result is not None and end.result.error is not None:
         failed = end.result.error
-        raise _error(failed.code, f"{who}: {failed.message}", end.log)
+        raise _error(failed.code, f"{who}: {plain_text(failed.message.encode('utf-8', 'replace'))}", end.log)
     if end.damaged is not None:
         raise _error("bad_result", f"{who}: result.json is not usable: {end.damaged}", end.log)
     if end.result is not None:

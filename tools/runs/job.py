@@ -99,10 +99,10 @@ class JobRun:
             user=f"{os.getuid()}:{os.getgid()}",
         )
         launch = self.side.launcher.launch(start)
-        for command in launch.commands:
-            check_program(command.argv, self.env)
         if launch.local_python:
             check_interpreter(python, self.env)
+        for command in launch.commands:
+            check_program(command.argv, self.env)
         write_json(job_file, self._bounded_job().model_dump(mode="json"))
         if launch.env_file:
             _write_private(env_file, {**self.side.env, MARK_RUN: self.run_id, MARK_JOB: self._mark})

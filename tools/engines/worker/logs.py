@@ -107,6 +107,13 @@ def secrets_of(environment: Iterable[tuple[str, str]]) -> list[bytes]:
     ]
 
 
+def without_secrets(text: str, environment: Iterable[tuple[str, str]]) -> str:
+    data = text.encode("utf-8", "backslashreplace")
+    for secret in secrets_of(environment):
+        data = data.replace(secret, REDACTED)
+    return data.decode("utf-8", "replace")
+
+
 def _possible_start(data: bytes, secrets: list[bytes]) -> int:
     """How many bytes at the end of `data` could be the beginning of a secret that the next write completes."""
     longest = 0

@@ -14,6 +14,7 @@ from .files import Reserve, is_disk_full, write_json
 from .guard import DUMP_SIGNAL
 from .job import Job, Place
 from .lease import Lease, LeaseThread
+from .logs import without_secrets
 from .progress import Progress
 from .sequences import read_sequences
 from .steps import Steps
@@ -49,8 +50,8 @@ def run_engine(path: str, place: Place, folder: str) -> int:
 
 
 def failure(error: BaseException) -> dict[str, str]:
-    """`{"code", "message"}` for what an engine raised."""
-    text = str(error).strip() or "no message"
+    """`{"code", "message"}` for what an engine raised, without the secrets of this process's environment."""
+    text = without_secrets(str(error).strip() or "no message", os.environ.items())
     kind = type(error).__name__
     if isinstance(error, EngineError):
         return {"code": error.code, "message": text}

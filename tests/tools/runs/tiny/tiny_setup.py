@@ -10,11 +10,14 @@ HERE = Path(__file__).parent
 
 
 def install() -> None:
+    """Does nothing the second time."""
     from bitgate.tools.registry import TOOLS
     from bitgate.tools.runs import control
 
     if str(HERE) not in sys.path:
         sys.path.insert(0, str(HERE))
+    if "tiny" in TOOLS:
+        return
     TOOLS.add("tiny", "tiny_tool:TOOL")
     own = control.supervisor_command
     control.supervisor_command = lambda folder: [sys.executable, str(HERE / "tiny_supervisor.py"), *own(folder)[-2:]]

@@ -55,7 +55,7 @@ async def run(context: RunContext, request: TinyRequest) -> Finding:
         results.append(await run_one(context, side, request.timeout_s))
     await context.progress(request.jobs, request.jobs, "comparing")
     info = results[0].ranks[0].steps["canary"].info
-    seen = info["changed"] == info["rows"] and info["not_restored"] == 0
+    seen = info["changed"] > 0 and info["not_restored"] == 0
     return Finding(
         verdict="pass" if seen else "inconclusive",
         summary=f"{len(results[0].ranks)} ranks",
