@@ -30,12 +30,12 @@ from bitgate.tools.registry import TOOLS
 def call(start: Path, tool: str, arguments: tuple[str, ...], as_json: bool, actor: str | None) -> None:
     """Call TOOL and wait for its end; the verdict is the exit code.
 
-    A value is JSON where it reads as JSON and text otherwise. A dot reaches inside: options.batch_invariant=true.
+    A value is JSON where it reads as JSON and text otherwise. A dot reaches inside: options.rollout.batch_invariant=true.
     Ctrl-C cancels the run.
 
     \b
         bitgate call run_compare check=batch side=rollout
-        bitgate call run_compare check=batch side=rollout options.batch_invariant=true --json
+        bitgate call run_compare check=batch side=rollout options.rollout.batch_invariant=true --json
         bitgate call get_evidence verdict=fail limit=5
     """
     from bitgate.server.cli_serve import _user
