@@ -132,7 +132,7 @@ class _Reader:
         kernel = PackedExperts.of(module, self.platform)
         for leaf, parameter in module.named_parameters(recurse=False):
             full = f"{prefix}.{leaf}"
-            targets = self._expert_names(full)
+            targets = self._expert_names(module, full)
             if not targets:
                 yield full, "the model does not say which checkpoint tensors these experts are"
                 continue
@@ -154,12 +154,17 @@ class _Reader:
         stored = self.checkpoint.tensor(name)
         return stored.shape == piece.shape and torch.equal(stored, piece.cpu())
 
-    def _expert_names(self, full: str) -> dict[int, dict[str, str]]:
+    def _expert_names(self, module: Any, full: str) -> dict[int, dict[str, str]]:
         """expert -> shard (w1, w2, w3) -> checkpoint name, as the model's own loader maps them."""
         found: dict[int, dict[str, str]] = {}
-        for parameter, weight, expert, shard in self.model.get_expert_mapping():
-            if parameter in full:
-                found.setdefault(expert, {})[shard] = full.replace(parameter, weight)
+        # Newer engines keep the mapping in the layer, and name its parameters without the container inside it.
+        owners = (module, self.model, getattr(self.model, "model", None))
+        mapping = next((owner.get_expert_mapping for owner in owners if hasattr(owner, "get_expert_mapping")), None)
+        for parameter, weight, expert, shard in mapping() if mapping else ():
+            for name in (full.replace(".routed_experts.", "."), full):
+                if parameter in name:
+                    found.setdefault(expert, {})[shard] = name.replace(parameter, weight)
+                    break
         return found
 
     def _quantised(self, prefix: str, module: Any) -> Iterator[Named]:
