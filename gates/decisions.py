@@ -12,7 +12,7 @@ from bitgate.gates.reviewers import RUNNER, set_digest
 from bitgate.gates.roles import PERSON
 from bitgate.gates.rows import Choice, Decision, HeadRef, Signed, Subject, pretty
 from bitgate.gates.status import GateStatus
-from bitgate.gates.submit import require_gate
+from bitgate.gates.submit import record_signed_pass, require_gate
 from bitgate.gates.today import Today
 from bitgate.store.chain import Entry
 from bitgate.store.store import Store
@@ -100,6 +100,7 @@ def record(store: Store, message: str, signature: str, today: Today, via: str = 
         signed = Signed(message=message, signature=signature, signer=signer)
         _check(view, decision, signed, today)
         entry = store.append("signature", decision.gate, signed.model_dump(mode="json"), f"{via}:{signer}")
+        record_signed_pass(store, decision.gate, today, f"{via}:{signer}")
     return Signature(entry, decision, signer)
 
 

@@ -162,7 +162,7 @@ def _decide(status: GateStatus, changes: tuple[str, ...]) -> GateStatus:
     if gate.signature != "closes" and ready and held and (approved or gate.signature is None):
         return replace(status, state="passed", ready=True)
     if gate.signature == "closes" and ready:
-        return replace(status, state="awaiting", ready=True, missing=(_signature(status),))
+        return replace(status, state="awaiting", ready=True, missing=(_signature(status),), changes=changes)
     if status.passed is not None or _was_approved(status):
         return replace(
             status, state="stale", changes=changes, missing=tuple(missing) or (_resubmit(gate),), ready=ready

@@ -145,10 +145,17 @@ def _axes(evidence: Evidence, need: Need) -> list[str]:
 def _age(seen: Seen, need: Need, today: Today) -> list[str]:
     if need.fresh != "age" or not today.now:
         return []
-    age, limit = _moment(today.now) - _moment(seen.at), timedelta(seconds=today.policy.provenance_max_age_s)
+    age, limit = _moment(today.now) - _moment(_made_at(seen)), timedelta(seconds=today.policy.provenance_max_age_s)
     if age < timedelta(minutes=-5):
         return [f"it is dated {seen.at}, which is in the future"]
     return [f"it is older than {_shown(limit)} (policy.provenance_max_age)"] if age > limit else []
+
+
+def _made_at(seen: Seen) -> str:
+    """When it was made: the chain's time, or for imported evidence the time it had where it came from."""
+    imported = seen.evidence.request.get("imported")
+    claimed = imported.get("finished_at") if isinstance(imported, dict) else None
+    return min(seen.at, claimed) if isinstance(claimed, str) else seen.at
 
 
 def _recorder(seen: Seen) -> list[str]:

@@ -41,7 +41,7 @@ def submit(store: Store, gate_id: str, today: Today, actor: Actor) -> Submission
         view = LedgerView(store)
         status = view.board(today)[gate_id]
         outcome = _outcome(status)
-        entry = _record(store, view, status, outcome, actor)
+        entry = _record(store, view, status, outcome, actor.text)
     settled = LedgerView(store).board(today)[gate_id] if outcome == "passed" else status
     return Submission(settled, entry)
 
@@ -58,7 +58,7 @@ def _outcome(status: GateStatus) -> State:
     return "passed"
 
 
-def _record(store: Store, view: LedgerView, status: GateStatus, outcome: State, actor: Actor) -> Entry | None:
+def _record(store: Store, view: LedgerView, status: GateStatus, outcome: State, actor: str) -> Entry | None:
     rows = view.histories[status.gate.id].rows
     if rows and rows[-1].row.state == outcome and _same(rows[-1].row, status):
         return None
@@ -71,9 +71,17 @@ def _record(store: Store, view: LedgerView, status: GateStatus, outcome: State, 
         missing=() if outcome == "passed" else tuple(f"{item.key}: {item.why}"[:500] for item in status.missing),
         as_of=HeadRef(seq=head.seq, hash=head.hash),
     )
-    return store.append("gate", status.gate.id, row.model_dump(mode="json"), actor.text)
+    return store.append("gate", status.gate.id, row.model_dump(mode="json"), actor)
 
 
 def _same(row: GateRow, status: GateStatus) -> bool:
     then, now = row.subject, status.subject
     return binding_digest(then) == binding_digest(now) and then.missing == now.missing and then.waived == now.waived
+
+
+def record_signed_pass(store: Store, gate_id: str, today: Today, actor: str) -> Entry | None:
+    """After a vote: the pass of a gate that a signature closes goes on record with what it was based on."""
+    view = LedgerView(store)
+    status = view.board(today)[gate_id]
+    signed = status.gate.signature == "closes" and status.state == "passed"
+    return _record(store, view, status, "passed", actor) if signed else None
