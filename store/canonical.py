@@ -17,7 +17,7 @@ MAX_DEPTH = 100  # pydantic reads 200 levels, SQLite 1000
 
 def clean_text(text: str) -> str:
     """Text that every UTF-8 reader accepts: a lone surrogate becomes its visible escape."""
-    return text.encode("utf-8", "backslashreplace").decode("utf-8")
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def clean_label(field: str, text: str) -> str:

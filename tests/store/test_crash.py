@@ -44,6 +44,7 @@ def test_a_writer_killed_at_any_moment_leaves_a_ledger_that_verifies(
     assert rows > KILLS, "the writers were killed before they wrote"
     with Store.open(path) as store:
         assert list((path.parent / "artifacts" / "incoming").iterdir()) == [], "leftovers are swept at opening"
+        assert store.running_runs(), "no writer was killed inside a run"
         for run in store.running_runs():
             store.finish_run(run.id, "lost", error_code="run_lost")
         assert all(run.state in ("finished", "lost") for run in store.list_runs(limit=1000))
