@@ -17,10 +17,10 @@ LEGS: Final = ("rollout", "recompute", "first_train_forward")
 REFERENCE: Final = "reference"
 
 DESCRIPTION: Final = """\
-Compare logprobs bit by bit. `check` says what is held equal: rollout_vs_trainer (rollout == trainer recompute == first \
-train forward), repeat (same request again), batch (alone against in company), phase (decode, prefill, chunks, prefix \
-cache, preemption, graphs), layout (packed, padded, micro-batches, order, sharding). Runs the sides' real engines, or reads \
-captures. Verdict pass, fail, invalid or inconclusive; any different bit is a fail. After a fail call bisect_layer."""
+Compare logprobs bit by bit. `check` says what is held equal: rollout_vs_trainer (rollout == trainer recompute == \
+first train forward), repeat (same request again), batch (alone against in company), phase (decode, prefill, chunks, \
+prefix cache, preemption, graphs), layout (packed, padded, micro-batches, order, sharding). Runs the sides' real \
+engines, or reads captures. Verdict pass, fail, invalid or inconclusive; any different bit is a fail. After a fail call bisect_layer."""
 
 
 class CompareRequest(ToolRequest):
@@ -30,7 +30,8 @@ class CompareRequest(ToolRequest):
     model: str | None = Field(default=None, description="Model name; default: the side's, or the only one configured")
     workload: str | None = Field(default=None, description="Workload name; default: the only one configured")
     options: dict[str, dict[str, JsonValue]] = Field(
-        default={}, description="Engine options to try for this run, by side; recorded, and count for no gate until configured"
+        default={},
+        description="Engine options to try for this run, by side; recorded, and count for no gate until configured",
     )
     captures: dict[str, str] = Field(
         default={},
@@ -70,19 +71,26 @@ def plan(project: Project, request: CompareRequest) -> None:
     if any(side.engine != "capture" for side in sides):
         project.workload(request.workload)
     if request.check != "rollout_vs_trainer" and sides[0].engine == "capture":
-        raise RequestError("side", request.side, "a side with an engine", f"check={request.check} on files takes `captures`.")
+        raise RequestError(
+            "side", request.side, "a side with an engine", f"check={request.check} on files takes `captures`."
+        )
 
 
 def _plan_captures(project: Project, request: CompareRequest) -> None:
     if request.options:
-        raise RequestError("options", request.options, "no options together with captures", "Nothing is run on captures.")
+        raise RequestError(
+            "options", request.options, "no options together with captures", "Nothing is run on captures."
+        )
     if request.check == "rollout_vs_trainer":
         for name in request.captures:
             if name not in LEGS:
                 raise unknown_name("captures", name, LEGS)
     elif REFERENCE not in request.captures or len(request.captures) < 2:
         raise RequestError(
-            "captures", sorted(request.captures), "'reference' and at least one more", "The others are compared with it."
+            "captures",
+            sorted(request.captures),
+            "'reference' and at least one more",
+            "The others are compared with it.",
         )
     for name, path in request.captures.items():
         project.confined(path, f"captures.{name}")

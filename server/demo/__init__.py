@@ -1,1 +1,1 @@
-"""`bitgate demo`: the main job on a seeded tiny model, through a real MCP client, on the real engine of this machine."""
+"""`bitgate demo`: the main job on a seeded tiny model, through a real MCP client, on this machine's real engine."""

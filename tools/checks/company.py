@@ -15,12 +15,13 @@ def forced(sequences: Sequence[TokenSequence], tokens: int, seed: int) -> tuple[
     """The sequences, those without a response given a seeded one of `tokens` token ids."""
     ids = _alphabet(sequences)
     return tuple(
-        s if s.response else replace(s, response=_draw(ids, tokens, seed, f"response {i}")) for i, s in enumerate(sequences)
+        s if s.response else replace(s, response=_draw(ids, tokens, seed, f"response {i}"))
+        for i, s in enumerate(sequences)
     )
 
 
 def company(sequences: Sequence[TokenSequence], count: int, tokens: int, seed: int) -> tuple[TokenSequence, ...]:
-    """`count` sequences to keep `sequences` company: every other one shares the first half of a prompt with one of them.
+    """`count` sequences to keep `sequences` company; every other one shares the first half of one's prompt.
 
     Shared prefixes are always in the matrix, since some kernels merge attention differently only then (vllm#22103).
     """

@@ -37,7 +37,9 @@ def axis_report(plan: CheckPlan, executed: Executed) -> AxisReport:
         else:
             exercised.append(axis)
     reasons = tuple(reason("axis_not_exercised", f"{axis}: {why}") for axis, why in sorted(missing.items()))
-    return AxisReport(Coverage(exercised=tuple(exercised), not_applicable=dict(plan.not_applicable), missing=missing), reasons)
+    return AxisReport(
+        Coverage(exercised=tuple(exercised), not_applicable=dict(plan.not_applicable), missing=missing), reasons
+    )
 
 
 def unproven(view: View, executed: Executed) -> str | None:
@@ -122,10 +124,14 @@ def _largest(pair: PairResult) -> str:
 
 
 def figures_of(comparison: Comparison) -> dict[str, JsonValue]:
-    """Totals, one line a comparison, and the whole of the worst; everything else is in the artifact `comparison.json`."""
+    """Totals, a line a comparison, and the whole of the worst; the rest is in the artifact `comparison.json`."""
     pairs = comparison.pairs
     lines: dict[str, JsonValue] = {
-        label: {"compared": p.compared, "different": p.different, "max_ulp": p.statistics.ulp_max if p.statistics else None}
+        label: {
+            "compared": p.compared,
+            "different": p.different,
+            "max_ulp": p.statistics.ulp_max if p.statistics else None,
+        }
         for label, p in sorted(pairs.items(), key=lambda item: -item[1].different)[:VIEWS_IN_FIGURES]
     }
     made: dict[str, JsonValue] = {

@@ -58,14 +58,15 @@ async def execute(context: RunContext, side: Side, model: Model, plan: CheckPlan
         try:
             done.results[planned.name] = await run_planned(context, side, model, plan.sequences, planned, timeout_s)
         except WorkerError as error:
-            if planned.axis is None or error.code not in UNSUPPORTED:
+            if planned.axis is None or not is_unsupported(error):
                 raise
             done.failed[planned.axis] = f"{error.code}: {error.message}"
     return done
 
 
-UNSUPPORTED = ("unsupported", "unsupported_model", "unsupported_option", "unsupported_packing")
-"""Worker codes that say 'this cannot be done here', as opposed to something having gone wrong."""
+def is_unsupported(error: WorkerError) -> bool:
+    """Whether a worker said 'this cannot be done here', as opposed to something having gone wrong."""
+    return error.code.startswith("unsupported_") or error.code == "operator_without_entry"
 
 
 async def run_planned(
@@ -110,7 +111,7 @@ async def run_steps(
 
 
 def side_record(side: Side, axes: Sequence[str], result: JobResult) -> SideRecord:
-    """The side as it ran. Every rank's stable facts count: ranks that differ make another digest than ranks that agree."""
+    """The side as it ran. Ranks whose stable facts differ make another digest than ranks that agree."""
     first = result.ranks[0].describe
     stable: dict[str, JsonValue] = dict(first.stable)
     others = {f"rank{r.rank}": r.describe.stable for r in result.ranks if r.describe.stable != first.stable}
@@ -140,3 +141,13 @@ def model_record(model: Model, rank: RankResult, weight_version: int = 0) -> Mod
         weights_digest=rank.weights.digest,
         weight_version=weight_version,
     )
+
+
+def unreadable_weights(results: Mapping[str, JobResult]) -> dict[str, str]:
+    """Side -> the first resident tensor that its engine could not read back, and why."""
+    found: dict[str, str] = {}
+    for side, result in results.items():
+        for rank in result.ranks:
+            for name, why in (rank.weights.unreadable if rank.weights else {}).items():
+                found.setdefault(side, f"{name}: {why}")
+    return found

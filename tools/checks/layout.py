@@ -12,6 +12,7 @@ from bitgate.tools.engines.jobs import Canary, Groups, Packing, Prefill, Step, T
 
 JOB = "layout"
 MICRO_BATCHES = (2, 3, 4)
+LAYOUT_AXES = ("packing", "micro_batch", "tensor_parallel", "expert_parallel", "context_parallel", "pipeline_parallel")
 
 
 def plan_layout(
@@ -21,6 +22,7 @@ def plan_layout(
     packings: Sequence[Packing],
     axes: Sequence[str],
     variants: Mapping[str, Mapping[str, JsonValue]],
+    not_applicable: Mapping[str, str],
 ) -> CheckPlan:
     """`packings`: the layouts this engine has; `variants`: engine options that reach a parallel axis."""
     order = list(range(len(sequences)))
@@ -34,17 +36,19 @@ def plan_layout(
             views.append(_view(f"train_{name}", axis))
     steps.append(Canary(groups=together(order[:4])))
     jobs = [PlannedJob(JOB, tuple(steps))]
-    for axis in axes:
-        if axis in variants:
+    wanted = [axis for axis in axes if axis in LAYOUT_AXES]
+    for axis in wanted:
+        if axis in variants and axis not in not_applicable:
             jobs.append(PlannedJob(axis, (Prefill(name="single", groups=alone(len(order))),), variants[axis], axis))
             views.append(View(f"{axis} against this layout", StepRef(JOB, "single"), StepRef(axis, "single"), (axis,)))
-    reached = {axis for view in views for axis in view.axes} | set(variants)
-    wanted = [axis for axis in axes if axis in LAYOUT_AXES]
-    unreachable = {axis: "this engine has no way to bring it about on demand" for axis in wanted if axis not in reached}
-    return CheckPlan(tuple(sequences), tuple(jobs), tuple(views), tuple(wanted), {}, unreachable)
-
-
-LAYOUT_AXES = ("packing", "micro_batch", "tensor_parallel", "expert_parallel", "context_parallel", "pipeline_parallel")
+    reached = {axis for view in views for axis in view.axes}
+    unreachable = {
+        axis: "this engine has no way to bring it about on demand"
+        for axis in wanted
+        if axis not in reached and axis not in not_applicable
+    }
+    absent = {axis: why for axis, why in not_applicable.items() if axis in wanted}
+    return CheckPlan(tuple(sequences), tuple(jobs), tuple(views), tuple(wanted), absent, unreachable)
 
 
 def _arrangements(order: list[int], packings: Sequence[Packing]) -> list[tuple[str, Groups, Packing, str]]:

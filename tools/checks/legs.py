@@ -1,4 +1,4 @@
-"""The three legs of rollout_vs_trainer: what the rollout sampled, recomputed by the trainer, and its first train forward."""
+"""The three legs of rollout_vs_trainer: rollout, the trainer's recompute, and its first train forward."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from bitgate.tools.captures.read import META_FILE, read_meta
 from bitgate.tools.checks.execute import run_steps
 from bitgate.tools.checks.plan import alone, together
 from bitgate.tools.checks.responses import with_responses
+from bitgate.tools.checks.select import axes_of
 from bitgate.tools.config.sides import Model, Side
 from bitgate.tools.config.workloads import TokenSequence, Workload
 from bitgate.tools.engines.adapters import adapter_of
@@ -90,13 +91,15 @@ async def _trainer(context: RunContext, legs: Legs, side: Side, sequences: Seque
 
 def _keep(legs: Legs, side: Side, result: JobResult) -> None:
     legs.results[side.name] = result
-    legs.axes[side.name] = side.axes if side.axes is not None else adapter_of(side.engine).default_axes(side)
+    legs.axes[side.name] = axes_of(side, adapter_of(side.engine))
 
 
 def _rollout_capture(side: Side) -> dict[str, tuple[Path, ...]]:
     captures = _capture_of(side)
     if ROLLOUT not in captures:
-        raise VerdictError("leg_missing", f"side {side.name}: {side.capture} holds {', '.join(captures)}, not the rollout")
+        raise VerdictError(
+            "leg_missing", f"side {side.name}: {side.capture} holds {', '.join(captures)}, not the rollout"
+        )
     return {ROLLOUT: captures[ROLLOUT]}
 
 
@@ -111,5 +114,7 @@ def _capture_of(side: Side) -> dict[str, tuple[Path, ...]]:
         return {read_meta(side.capture / META_FILE).role: (side.capture,)}
     found = {leg: (side.capture / leg,) for leg in (ROLLOUT, RECOMPUTE, TRAIN) if (side.capture / leg).is_dir()}
     if not found:
-        raise VerdictError("capture_missing", f"side {side.name}: {side.capture} holds no capture.json and no folder of a leg")
+        raise VerdictError(
+            "capture_missing", f"side {side.name}: {side.capture} holds no capture.json and no folder of a leg"
+        )
     return found

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 
 from pydantic import JsonValue
 
-from bitgate.tools.checks.company import long_prompts
 from bitgate.tools.checks.plan import CheckPlan, PlannedJob, Proof, StepRef, View, together
 from bitgate.tools.config.workloads import TokenSequence
 from bitgate.tools.engines.jobs import Canary, Decode, Generate, Prefill, Sampling, Step
@@ -14,6 +13,7 @@ from bitgate.tools.engines.jobs import Canary, Decode, Generate, Prefill, Sampli
 DEPLOYED = "deployed"
 REFERENCE = StepRef(DEPLOYED, "decode")
 
+PHASE_AXES = ("decode", "chunked_prefill", "prefix_cache", "preemption", "graphs")
 _PROOFS = {
     "chunked_prefill": Proof("prefill_chunks", 2, "no prompt was prefilled in more than one chunk"),
     "prefix_cache": Proof("cached_tokens", 1, "no token was read from the prefix cache"),
@@ -26,19 +26,18 @@ def plan_phase(
     sequences: Sequence[TokenSequence],
     max_tokens: int,
     sampling: Sampling,
-    seed: int,
     *,
     axes: Sequence[str],
     variants: Mapping[str, Mapping[str, JsonValue]],
-    long_lengths: Sequence[int],
+    not_applicable: Mapping[str, str],
 ) -> CheckPlan:
     """`variants`: engine options that bring an axis about, for the axes that need an engine of their own.
 
-    The reference is free decode on the deployment's own options. Prompts of `long_lengths` tokens join the workload, so
-    that chunk and cache-block edges are crossed whatever its prompts are.
+    The reference is free decode on the deployment's own options.
     """
-    everyone = (*sequences, *long_prompts(sequences, long_lengths, seed))
-    order = list(range(len(everyone)))
+    order = list(range(len(sequences)))
+    wanted = [axis for axis in axes if axis in PHASE_AXES]
+    reachable = [axis for axis in wanted if axis not in not_applicable]
     steps: list[Step] = [
         Generate(name="decode", groups=together(order), max_tokens=max_tokens, sampling=sampling),
         Prefill(name="prefill", groups=together(order)),
@@ -47,18 +46,27 @@ def plan_phase(
     ]
     views = [
         View("one prefill against decode", REFERENCE, StepRef(DEPLOYED, "prefill"), ("decode",)),
-        View("second half decoded after prefilling the first", REFERENCE, StepRef(DEPLOYED, "resumed"), ("decode",), partial=True),
+        View(
+            "second half decoded after prefilling the first",
+            REFERENCE,
+            StepRef(DEPLOYED, "resumed"),
+            ("decode",),
+            partial=True,
+        ),
     ]
     jobs = [PlannedJob(DEPLOYED, tuple(steps))]
-    for axis in axes:
+    for axis in reachable:
         if axis in variants:
             job, added = _variant(axis, variants[axis], order, max_tokens)
             jobs.append(job)
             views.extend(added)
     unreachable = {
-        axis: "this engine has no way to bring it about on demand" for axis in axes if axis in _PROOFS and axis not in variants
+        axis: "this engine and workload have no way to bring it about on demand"
+        for axis in reachable
+        if axis in _PROOFS and axis not in variants
     }
-    return CheckPlan(everyone, tuple(jobs), tuple(views), tuple(axes), {}, unreachable)
+    absent = {axis: why for axis, why in not_applicable.items() if axis in wanted}
+    return CheckPlan(tuple(sequences), tuple(jobs), tuple(views), tuple(wanted), absent, unreachable)
 
 
 def _variant(
@@ -70,7 +78,10 @@ def _variant(
     if axis == "prefix_cache":
         # The first pass fills the cache, the second one, with part of the response as prompt, reads it.
         steps = (*steps, Decode(name="cached", groups=together(order), prefilled=max_tokens // 2))
-        labels |= {"decode": "prefix cache miss against deployed decode", "cached": "prefix cache hit against deployed decode"}
+        labels |= {
+            "decode": "prefix cache miss against deployed decode",
+            "cached": "prefix cache hit against deployed decode",
+        }
         proven_by = "cached"
     if axis == "chunked_prefill":
         steps = (*steps, Prefill(name="prefill", groups=together(order)))

@@ -29,7 +29,9 @@ def with_responses(prompts: Sequence[TokenSequence], folders: Sequence[Path]) ->
     for index in np.unique(sequence).tolist():
         mine = sequence == index
         if index >= len(prompts):
-            raise VerdictError("prompts_differ", f"the rollout has sequence {index}, the workload {len(prompts)} prompts")
+            raise VerdictError(
+                "prompts_differ", f"the rollout has sequence {index}, the workload {len(prompts)} prompts"
+            )
         start = len(prompts[index].prompt)
         expected = np.arange(start, start + int(mine.sum()))
         if not np.array_equal(position[mine], expected):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import anyio.to_thread
@@ -20,15 +19,14 @@ from bitgate.tools.checks.conclude import (
     next_of,
     with_unreadable_weights,
 )
-from bitgate.tools.checks.execute import execute, model_record, side_record, unreadable_weights
+from bitgate.tools.checks.execute import execute, is_unsupported, model_record, side_record, unreadable_weights
 from bitgate.tools.checks.legs import run_legs
-from bitgate.tools.checks.select import plan_check
+from bitgate.tools.checks.select import axes_of, plan_check
 from bitgate.tools.checks.views import REFERENCE, compare_plan, uncovered
 from bitgate.tools.compare.legs import compare_legs, compare_views
 from bitgate.tools.compare.result import Comparison
 from bitgate.tools.engines.adapters import adapter_of
 from bitgate.tools.errors import VerdictError, WorkerError
-from bitgate.tools.runs.results import JobResult
 
 if TYPE_CHECKING:
     from bitgate.tools.run_compare import CompareRequest
@@ -49,20 +47,13 @@ async def run_check(context: RunContext, request: CompareRequest) -> Finding:
         raise VerdictError("engine_unsupported", f"{error.code}: {error.message}") from error
 
 
-def is_unsupported(error: WorkerError) -> bool:
-    """Whether a worker said 'this cannot be done here', as opposed to something having gone wrong."""
-    return error.code.startswith("unsupported_") or error.code in UNSUPPORTED
-
-
-UNSUPPORTED = frozenset({"operator_without_entry"})
-
-
 async def within_one_side(context: RunContext, request: CompareRequest) -> Finding:
     project = context.project
     side = project.side(request.side, request.options.get(request.side))
     model = project.model(request.model or side.model)
     workload = project.workload(request.workload)
-    plan = plan_check(request, adapter_of(side.engine), side, model, workload)
+    adapter = adapter_of(side.engine)
+    plan = plan_check(request, adapter, side, model, workload)
     executed = await execute(context, side, model, plan, project.policy.run_timeout)
     axes = axis_report(plan, executed)
     main = executed.results[plan.jobs[0].name]
@@ -75,7 +66,7 @@ async def within_one_side(context: RunContext, request: CompareRequest) -> Findi
             request,
             comparison,
             grade=grade_of(executed.results.values()),
-            sides={side.name: side_record(side, plan.axes, main)},
+            sides={side.name: side_record(side, axes_of(side, adapter), main)},
             models=_models({side.name: model_record(model, main.ranks[0])}),
             coverage=axes.coverage,
             canary=canary.record,

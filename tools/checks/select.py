@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from bitgate.tools.checks.batch import SWITCH_POINTS, plan_batch
-from bitgate.tools.checks.company import forced
+from bitgate.tools.checks.company import forced, long_prompts
 from bitgate.tools.checks.layout import plan_layout
 from bitgate.tools.checks.phase import plan_phase
 from bitgate.tools.checks.plan import CheckPlan
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def plan_check(request: CompareRequest, adapter: Adapter, side: Side, model: Model, workload: Workload) -> CheckPlan:
     """Raises VerdictError (`engine_unsupported`) when the engine has no such phase at all."""
     sequences: Sequence[TokenSequence] = workload.sequences()
-    axes = side.axes if side.axes is not None else adapter.default_axes(side)
+    axes = axes_of(side, adapter)
     if not adapter.decodes or request.check == "layout":
         sequences = forced(sequences, workload.max_tokens, request.seed)
     match request.check:
@@ -37,14 +37,16 @@ def plan_check(request: CompareRequest, adapter: Adapter, side: Side, model: Mod
         case "phase":
             if not adapter.decodes:
                 raise VerdictError("engine_unsupported", f"side {side.name}: engine {side.engine} has no decode phase")
+            # Long prompts join, so that chunk and cache-block edges are crossed whatever the workload's prompts are.
+            lengths = adapter.long_lengths(side, model, workload.max_tokens)
+            sequences = [*sequences, *long_prompts(sequences, lengths, request.seed)]
             return plan_phase(
                 sequences,
                 workload.max_tokens,
                 workload.sampling,
-                request.seed,
                 axes=axes,
                 variants=adapter.variants(side, sequences, workload.max_tokens),
-                long_lengths=adapter.long_lengths(side, model, workload.max_tokens),
+                not_applicable=adapter.not_applicable(side),
             )
         case "layout":
             return plan_layout(
@@ -53,6 +55,12 @@ def plan_check(request: CompareRequest, adapter: Adapter, side: Side, model: Mod
                 packings=adapter.packings,
                 axes=axes,
                 variants=adapter.variants(side, sequences, workload.max_tokens),
+                not_applicable=adapter.not_applicable(side),
             )
         case _:
             raise ValueError(f"no plan inside one side for {request.check}")
+
+
+def axes_of(side: Side, adapter: Adapter) -> tuple[str, ...]:
+    """The axes in force: those the side declares, else those its options imply."""
+    return side.axes if side.axes is not None else adapter.default_axes(side)
