@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import torch
 from safetensors import safe_open
@@ -62,13 +62,18 @@ def save(model: CausalLM, source: str, out: str) -> str:
 
     Raises: FileExistsError when `out` exists: a weight version is written once.
     """
+    return write(exported(model), source, out)
+
+
+def write(tensors: Mapping[str, Tensor], source: str, out: str) -> str:
+    """The same for tensors at hand, all of one dtype, such as those gathered from shards."""
     os.makedirs(out)
     for name in _COPIED:
         if os.path.exists(os.path.join(source, name)):
             shutil.copyfile(os.path.join(source, name), os.path.join(out, name))
-    tensors = {name: tensor.contiguous().clone() for name, tensor in exported(model).items()}
-    save_file(tensors, os.path.join(out, "model.safetensors"), metadata={"format": "pt"})
-    _state_dtype(os.path.join(out, "config.json"), model.dtype)
+    whole = {name: tensor.contiguous().clone() for name, tensor in tensors.items()}
+    save_file(whole, os.path.join(out, "model.safetensors"), metadata={"format": "pt"})
+    _state_dtype(os.path.join(out, "config.json"), next(iter(whole.values())).dtype)
     return out
 
 

@@ -6,6 +6,7 @@ weights that way. So the bytes are compared.
 
 from __future__ import annotations
 
+import ctypes
 import zlib
 from collections.abc import Iterable, Sequence
 
@@ -24,10 +25,16 @@ def fingerprint(tensor: Tensor) -> Fingerprint:
     """A checksum of the tensor's bytes. A change confined to one element is always seen (CRC-32, burst of 32 bits)."""
     flat = tensor.detach().reshape(-1)
     if flat.device.type == "cpu":
-        return (flat.numel(), zlib.crc32(flat.view(torch.uint8).numpy()))
+        return (flat.numel(), zlib.crc32(_memory(flat)))
     words = flat.view(torch.uint8).to(torch.int64)
     order = torch.arange(1, words.numel() + 1, device=words.device, dtype=torch.int64) * _STRIDE | 1
     return (flat.numel(), int(words.sum()), int((words * order).sum()))
+
+
+def _memory(flat: Tensor) -> ctypes.Array[ctypes.c_char] | bytes:
+    """The bytes in place. Not through numpy: that makes the storage unresizable, and FSDP2 frees its by resizing."""
+    size = flat.numel() * flat.element_size()
+    return (ctypes.c_char * size).from_address(flat.data_ptr()) if size else b""
 
 
 class Watch:
@@ -57,7 +64,8 @@ class _CheckOnBackward(torch.autograd.Function):
     @staticmethod
     def forward(ctx, watch: Watch, where: str, value: Tensor) -> Tensor:  # type: ignore[no-untyped-def]
         ctx.watch, ctx.where = watch, where
-        return value.view_as(value)
+        # Not a view: FSDP2 hooks the output and warns of views.
+        return value.clone()
 
     @staticmethod
     def backward(ctx, grad: Tensor):  # type: ignore[no-untyped-def]
