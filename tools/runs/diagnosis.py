@@ -66,7 +66,7 @@ def conclude(side: str, ranks: Sequence[RankEnd], exits: Sequence[int], launcher
     if any(code != 0 for code in exits):
         raise _launcher_error(side, exits, launcher_log, ranks)
     if not results:
-        raise _error("no_result", f"side {side}: the job ended, but no rank left a result.", launcher_log)
+        raise _error("no_result", f"side {side}: the job ended well, but no rank left a result.", ranks[0].log)
     missing = [end.rank for end in ranks if end.result is None]
     if missing:
         raise VerdictError(
@@ -92,8 +92,6 @@ def _raise_for_rank(side: str, end: RankEnd) -> None:
         raise _error("disk_full", f"{who}: no space was left on the disk.", end.log)
     if end.code:
         raise _error("engine_exited", f"{who}: the engine ended with exit status {end.code} and no result.", end.log)
-    if end.code == 0 and end.ending is None:
-        raise _error("no_result", f"{who}: the engine ended with exit status 0 but left no result.", end.log)
 
 
 def _launcher_error(side: str, exits: Sequence[int], log: Path, ranks: Sequence[RankEnd]) -> WorkerError:

@@ -31,7 +31,7 @@ def mischief(name: str, **more: object) -> dict[str, Any]:
         ("crashes", "engine_killed", "signal 11 (SIGSEGV)"),
         ("fills_the_disk", "disk_full", "no space was left"),
         ("writes_a_bad_result", "bad_result", "result.json"),
-        ("writes_no_result", "no_result", "left no result"),
+        ("writes_no_result", "no_result", "no rank left a result"),
         ("reports_nan", "bad_result", "no JSON"),
     ],
 )

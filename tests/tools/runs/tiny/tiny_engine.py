@@ -64,6 +64,11 @@ def leaves_a_daemon() -> None:
     os.wait()
 
 
+def forever_with_a_daemon() -> None:
+    leaves_a_daemon()
+    forever()
+
+
 def fills_the_disk() -> None:
     import resource
 
@@ -111,6 +116,7 @@ MISCHIEF = {
     for f in (
         forever, exits, leaves_python, is_killed, crashes, prints_garbage, floods, hangs_with_the_gil, leaves_a_daemon,
         fills_the_disk, grows, says_its_secret, writes_a_bad_result, writes_no_result, is_missing, reports_nan,
+        forever_with_a_daemon,
     )
 }  # fmt: skip
 
