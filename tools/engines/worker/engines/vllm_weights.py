@@ -102,9 +102,7 @@ class _Reader:
         """Embedding and head. A tied head is the embedding's module; its packed copy must say the same."""
         name = f"{prefix}.weight"
         plain = module.weight.detach()[: module.org_vocab_size]
-        if not hasattr(module, "cpu_linear"):
-            yield name, plain
-        elif prefix.endswith("embed_tokens") and self._head_is_own():
+        if not hasattr(module, "cpu_linear") or prefix.endswith("embed_tokens") and self._head_is_own():
             yield name, plain
         else:
             read = self._packed_vocabulary(module, name)
