@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from bitgate.store.records import Reason
 from bitgate.tools.captures.errors import CaptureError
 from bitgate.tools.captures.format import FORMAT, VERSION, CaptureMeta
@@ -18,7 +20,6 @@ from bitgate.tools.captures.rows import DTYPES, REQUIRED, FileRows, RowSource
 from bitgate.tools.captures.safetensors_layout import Layout, open_regular, read_layout
 from bitgate.tools.captures.strict_json import MAX_BYTES, StrictJsonError, parse
 from bitgate.tools.errors import shown
-from pydantic import ValidationError
 
 META_FILE = "capture.json"
 SAME_IN_ALL_SHARDS = (
@@ -60,13 +61,18 @@ class Capture:
 def open_capture(folders: str | Path | Sequence[str | Path], *, name: str | None = None) -> Capture:
     """Open the shards of one capture: a folder with capture.json, one with rank folders, or a list of either.
 
+    Shards say which of how many they are. A list of folders that each call themselves the only one is taken as
+    the complete list of ranks: whoever started them has counted them.
+
     Raises:
         CaptureError: any reason of the table's group "Broken capture".
     """
     listed = [Path(folders)] if isinstance(folders, str | Path) else [Path(folder) for folder in folders]
     shards = [_open_shard(shard) for folder in listed for shard in _shard_folders(folder)]
     called = name or (shards[0][0].role if shards else "capture")
-    _refuse_wrong_shards(called, [meta for meta, _ in shards])
+    if len(listed) == 1 or any(meta.shard.count != 1 for meta, _ in shards):
+        _refuse_missing_shards(called, [meta for meta, _ in shards])
+    _refuse_other_captures(called, [meta for meta, _ in shards])
     shards.sort(key=lambda shard: shard[0].shard.index)
     metas = tuple(meta for meta, _ in shards)
     _refuse_other_columns(called, [layout for meta, layout in shards if meta.rows.count])
@@ -186,7 +192,7 @@ def _refuse_bad_columns(layout: Layout, meta: CaptureMeta) -> None:
         )
 
 
-def _refuse_wrong_shards(name: str, metas: Sequence[CaptureMeta]) -> None:
+def _refuse_missing_shards(name: str, metas: Sequence[CaptureMeta]) -> None:
     count = metas[0].shard.count
     indices = [meta.shard.index for meta in metas]
     if {meta.shard.count for meta in metas} != {count} or sorted(indices) != list(range(count)):
@@ -196,6 +202,9 @@ def _refuse_wrong_shards(name: str, metas: Sequence[CaptureMeta]) -> None:
             "rank_missing",
             f"{name}: {len(metas)} shards of {count}: missing {missing}, twice {repeated}",
         )
+
+
+def _refuse_other_captures(name: str, metas: Sequence[CaptureMeta]) -> None:
     for field in SAME_IN_ALL_SHARDS:
         values = {getattr(meta, field) if field != "sampling" else repr(meta.sampling) for meta in metas}
         if len(values) > 1:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -9,9 +10,10 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
+
 from bitgate.tools.captures.errors import CaptureError
 from bitgate.tools.captures.safetensors_layout import Layout, open_regular, stamp_of
-from numpy.typing import NDArray
 
 REQUIRED: Final[Mapping[str, str]] = {
     "sequence": "int64", "position": "int64", "token_id": "int64", "mask": "uint8", "logprob": "float32",
@@ -21,32 +23,27 @@ OPTIONAL: Final[Mapping[str, str]] = {
 }  # fmt: skip
 DTYPES: Final[Mapping[str, np.dtype[Any]]] = {name: np.dtype(dtype) for name, dtype in {**REQUIRED, **OPTIONAL}.items()}
 
-DROP_AFTER: Final = 512
-"""Mapped pages count as resident memory; forgetting the mapping every so many gathers bounds it."""
-
 Columns = dict[str, NDArray[Any]]
 
 
 class OpenRows(Protocol):
     """Rows while they are open."""
 
-    def read_into(self, column: str, start: int, stop: int, target: memoryview) -> None:
-        """Fill `target` with the bytes of rows start..stop of a column that the source holds."""
+    def view(self, column: str, start: int, stop: int) -> NDArray[Any]:
+        """Rows start..stop of a column, which must lie in one shard: a view where possible, not to be written to."""
 
     def gather(self, column: str, rows: NDArray[np.int64]) -> NDArray[Any]:
-        """The values of a column at any rows."""
+        """The values of a column at any rows, as a new array."""
 
     def holds(self, column: str) -> bool: ...
 
     def drop(self) -> None:
-        """Forget what `gather` mapped, so that the pages it touched no longer count as this process's memory."""
+        """Let go of the memory that reading has mapped; views stay valid and are read again when they are used."""
 
 
 def read_column(opened: OpenRows, column: str, start: int, stop: int) -> NDArray[Any]:
-    """Rows start..stop of a column, as a new array."""
-    values = np.empty(stop - start, DTYPES[column])
-    opened.read_into(column, start, stop, values.data.cast("B"))
-    return values
+    """Rows start..stop of a column, of any shards, as a new array."""
+    return opened.gather(column, np.arange(start, stop, dtype=np.int64))
 
 
 class RowSource(Protocol):
@@ -88,8 +85,8 @@ class ArrayRows:
 class _OpenArrays:
     columns: Mapping[str, NDArray[Any]]
 
-    def read_into(self, column: str, start: int, stop: int, target: memoryview) -> None:
-        target[:] = np.ascontiguousarray(self.columns[column][start:stop]).data.cast("B")
+    def view(self, column: str, start: int, stop: int) -> NDArray[Any]:
+        return self.columns[column][start:stop]
 
     def gather(self, column: str, rows: NDArray[np.int64]) -> NDArray[Any]:
         return self.columns[column][rows]
@@ -122,70 +119,60 @@ class FileRows:
     @contextmanager
     def open(self) -> Iterator[OpenRows]:
         with ExitStack() as stack:
-            descriptors = []
+            maps = [_map(layout, stack) for layout in self.layouts]
+            yield _OpenFiles(self.layouts, maps)
             for layout in self.layouts:
-                descriptors.append(open_regular(layout.path))
-                stack.callback(os.close, descriptors[-1])
-                if stamp_of(descriptors[-1]) != layout.stamp:
-                    raise CaptureError("capture_changed", f"{layout.path} is not the file that was opened before")
-            opened = _OpenFiles(self.layouts, descriptors)
-            stack.callback(opened.drop)
-            yield opened
+                _refuse_changed(layout, os.stat(layout.path))
+
+
+def _map(layout: Layout, stack: ExitStack) -> mmap.mmap:
+    descriptor = open_regular(layout.path)
+    stack.callback(os.close, descriptor)
+    _refuse_changed(layout, os.fstat(descriptor))
+    return mmap.mmap(descriptor, layout.stamp.size, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ)
+
+
+def _refuse_changed(layout: Layout, seen: os.stat_result) -> None:
+    if stamp_of(seen) != layout.stamp:
+        raise CaptureError("capture_changed", f"{layout.path} is not the file that was opened before")
 
 
 class _OpenFiles:
-    def __init__(self, layouts: Sequence[Layout], descriptors: Sequence[int]) -> None:
-        self._layouts, self._descriptors = layouts, descriptors
+    """Columns of mapped files. Mapping costs no copy, which is what lets a comparison run at the speed of memory."""
+
+    def __init__(self, layouts: Sequence[Layout], maps: Sequence[mmap.mmap]) -> None:
         counts = [layout.tensors["sequence"].shape[0] for layout in layouts]
         self._starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-        self._maps: dict[int, np.memmap[Any, Any]] = {}
-        self._gathers = 0
+        self._maps = maps
+        self._columns = [
+            {
+                name: np.ndarray(stored.shape, DTYPES[name], buffer=memory, offset=stored.offset)
+                for name, stored in layout.tensors.items()
+            }
+            for layout, memory in zip(layouts, maps, strict=True)
+        ]
 
-    def read_into(self, column: str, start: int, stop: int, target: memoryview) -> None:
-        if len(self._layouts) == 1:
-            return self._pread(0, column, start, stop, target)
-        width, done = DTYPES[column].itemsize, 0
-        for shard in range(int(np.searchsorted(self._starts, start, "right")) - 1, len(self._layouts)):
-            first, end = int(self._starts[shard]), int(self._starts[shard + 1])
-            low, high = max(start, first), min(stop, end)
-            if low < high:
-                self._pread(shard, column, low - first, high - first, target[done : done + (high - low) * width])
-                done += (high - low) * width
-            if end >= stop:
-                return None
-        return None
+    def view(self, column: str, start: int, stop: int) -> NDArray[Any]:
+        shard = self._shard(start)
+        first = int(self._starts[shard])
+        return self._columns[shard][column][start - first : stop - first]
 
     def gather(self, column: str, rows: NDArray[np.int64]) -> NDArray[Any]:
-        self._gathers += 1
-        if self._gathers % DROP_AFTER == 0:
-            self.drop()
+        if len(self._columns) == 1:
+            return self._columns[0][column][rows]
         found = np.empty(len(rows), DTYPES[column])
         shard_of = np.searchsorted(self._starts, rows, "right") - 1
         for shard in np.unique(shard_of):
             chosen = shard_of == shard
-            found[chosen] = self._mapped(int(shard), column)[rows[chosen] - self._starts[shard]]
+            found[chosen] = self._columns[int(shard)][column][rows[chosen] - self._starts[shard]]
         return found
 
     def holds(self, column: str) -> bool:
-        return column in self._layouts[0].tensors
+        return column in self._columns[0]
 
     def drop(self) -> None:
-        self._maps.clear()
+        for memory in self._maps:
+            memory.madvise(mmap.MADV_DONTNEED)
 
-    def _pread(self, shard: int, column: str, start: int, stop: int, target: memoryview) -> None:
-        width, stored = DTYPES[column].itemsize, self._layouts[shard].tensors[column]
-        wanted, offset, done = (stop - start) * width, stored.offset + start * width, 0
-        while done < wanted:
-            got = os.preadv(self._descriptors[shard], [target[done:wanted]], offset + done)
-            if got == 0:
-                raise CaptureError("capture_truncated", f"{self._layouts[shard].path} became shorter while it was read")
-            done += got
-
-    def _mapped(self, shard: int, column: str) -> NDArray[Any]:
-        layout = self._layouts[shard]
-        if shard not in self._maps:
-            with open(self._descriptors[shard], "rb", closefd=False) as file:
-                self._maps[shard] = np.memmap(file, np.uint8, "r")
-        stored = layout.tensors[column]
-        size = stored.shape[0] * DTYPES[column].itemsize
-        return self._maps[shard][stored.offset : stored.offset + size].view(np.ndarray).view(DTYPES[column])
+    def _shard(self, row: int) -> int:
+        return 0 if len(self._columns) == 1 else int(np.searchsorted(self._starts, row, "right")) - 1

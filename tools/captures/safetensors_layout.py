@@ -52,8 +52,7 @@ class Layout:
     tensors: Mapping[str, Stored]
 
 
-def stamp_of(descriptor: int) -> FileStamp:
-    seen = os.fstat(descriptor)
+def stamp_of(seen: os.stat_result) -> FileStamp:
     return FileStamp(seen.st_dev, seen.st_ino, seen.st_size, seen.st_mtime_ns)
 
 
@@ -81,7 +80,7 @@ def read_layout(path: Path) -> Layout:
     """
     descriptor = open_regular(path)
     try:
-        stamp = stamp_of(descriptor)
+        stamp = stamp_of(os.fstat(descriptor))
         start, header = _header(path, descriptor, stamp.size)
     finally:
         os.close(descriptor)

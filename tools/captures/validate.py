@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
+
 from bitgate.tools.captures.problems import Problems
 from bitgate.tools.captures.rows import Columns
-from numpy.typing import NDArray
 
 LOW_BITS: Final = np.uint32(0x1FFF)
 """fp32 mantissa bits that are zero when a value was widened from fp16 (13 bits) or bf16 (16 bits)."""
@@ -17,6 +18,9 @@ INFORMATIVE: Final = np.float32(-(2.0**-4))
 ENOUGH_ROWS: Final = 16
 ENOUGH_MIXED: Final = 64
 MIXED_SHARE: Final = 0.25
+CHUNKS_ALL: Final = 64
+CHUNKS_SAMPLED: Final = 8
+"""Precision is looked at in the first chunks and then in one of so many: it is a property of how a side stores."""
 
 
 @dataclass(frozen=True)
@@ -43,24 +47,28 @@ class KeyValidator:
     def feed(self, columns: Columns, start: int, *, new_shard: bool) -> None:
         """Check rows `start`… ; chunks come in order and never cross a shard's edge."""
         self._order(columns, start, new_shard)
-        for name in ("sequence", "position", "token_id"):
-            self._range(name, columns[name], start)
+        tokens = columns["token_id"]
+        # As unsigned numbers the negative ones are the largest: one reduction checks both ends.
+        if tokens.view(np.uint64).max() >= (self.limits.vocab_size or 1 << 63):
+            self._range("token_id", tokens, start, np.arange(len(tokens)))
         versions, wanted = columns.get("weight_version"), self.limits.weight_version
         if versions is not None and wanted is not None:
             self._report("weight_version_differs", versions != wanted, columns, start, f"is not of version {wanted}")
 
     def _order(self, columns: Columns, start: int, new_shard: bool) -> None:
-        sequence, position, turn = columns["sequence"], columns["position"], columns.get("turn")
-        same = sequence[1:] == sequence[:-1]
-        stays = position[1:] <= position[:-1]
-        if turn is not None:
-            stays = (turn[1:] < turn[:-1]) | ((turn[1:] == turn[:-1]) & stays)
-        self.groups += len(same) - int(np.count_nonzero(same))
-        np.logical_and(stays, same, out=stays)
-        if stays.any():
-            self._unordered(columns, start, np.flatnonzero(stays) + 1)
-        if self.ascending and bool((sequence[1:] < sequence[:-1]).any()):
+        sequence = columns["sequence"]
+        changes = sequence[1:] != sequence[:-1]
+        begins = np.flatnonzero(changes) + 1
+        self.groups += len(begins)
+        stays = np.flatnonzero(_stays(columns))
+        stays = stays[~changes[stays]]
+        if len(stays):
+            self._unordered(columns, start, stays + 1)
+        if self.ascending and not bool((sequence[begins] > sequence[begins - 1]).all()):
             self.ascending = False
+        for name in ("sequence", "position"):
+            # Rows grow within a group, so its first row has the lowest values.
+            self._range(name, columns[name], start, np.concatenate([[0], begins]))
         self._seam(columns, start, new_shard)
 
     def _seam(self, columns: Columns, start: int, new_shard: bool) -> None:
@@ -84,19 +92,14 @@ class KeyValidator:
                 detail = f"{self.name}: {_at(columns, chosen[0], start)} after position {before}"
                 self.problems.add(code, len(chosen), detail)
 
-    def _range(self, name: str, values: NDArray[np.int64], start: int) -> None:
-        if values.min() < 0:
-            self._report_value(name, values, values < 0, start, "0 or more")
-        vocabulary = self.limits.vocab_size
-        if name == "token_id" and vocabulary is not None and values.max() >= vocabulary:
-            self._report_value(name, values, values >= vocabulary, start, f"below {vocabulary}")
-
-    def _report_value(
-        self, name: str, values: NDArray[np.int64], bad: NDArray[np.bool_], start: int, allowed: str
-    ) -> None:
-        row = int(np.argmax(bad))
-        detail = f"{self.name}: {name} {values[row]} in row {start + row}; allowed: {allowed}"
-        self.problems.add("value_out_of_range", int(np.count_nonzero(bad)), detail)
+    def _range(self, name: str, values: NDArray[np.int64], start: int, rows: NDArray[np.int64]) -> None:
+        vocabulary = self.limits.vocab_size if name == "token_id" else None
+        looked = values[rows]
+        bad = rows[(looked < 0) | (looked >= (vocabulary or 1 << 63 - 1))]
+        if len(bad):
+            allowed = "0 or more" if vocabulary is None else f"0 to {vocabulary - 1}"
+            detail = f"{self.name}: {name} {values[bad[0]]} in row {start + bad[0]}; allowed: {allowed}"
+            self.problems.add("value_out_of_range", len(bad), detail)
 
     def _report(self, code: str, bad: NDArray[np.bool_], columns: Columns, start: int, what: str) -> None:
         if bad.any():
@@ -112,6 +115,7 @@ class ValueValidator:
         self.masked = 0
         self._informative = 0
         self._narrow = 0
+        self._chunks = 0
 
     def feed(self, columns: Columns, start: int) -> None:
         mask, logprob = columns["mask"], columns["logprob"]
@@ -123,7 +127,9 @@ class ValueValidator:
         # A NaN makes both reductions NaN, so both comparisons false: one look clears a chunk that is sound everywhere.
         if not (logprob.max() <= 0 and logprob.min() > -np.inf):
             self._unsound(columns, mask != 0, start)
-        self._precision(mask, logprob)
+        if self._chunks < CHUNKS_ALL or self._chunks % CHUNKS_SAMPLED == 0:
+            self._precision(mask, logprob)
+        self._chunks += 1
 
     def finish(self) -> None:
         if self._informative < ENOUGH_ROWS:
@@ -155,6 +161,13 @@ class ValueValidator:
         narrow = (logprob.view(np.uint32) & LOW_BITS) == 0
         np.logical_and(narrow, informative, out=narrow)
         self._narrow += int(np.count_nonzero(narrow))
+
+
+def _stays(columns: Columns) -> NDArray[np.bool_]:
+    """Where (turn, position) does not grow from a row to the next."""
+    position, turn = columns["position"], columns.get("turn")
+    stays: NDArray[np.bool_] = position[1:] <= position[:-1]
+    return stays if turn is None else (turn[1:] < turn[:-1]) | ((turn[1:] == turn[:-1]) & stays)
 
 
 def _key(columns: Columns, row: int) -> tuple[int, int, int]:

@@ -8,93 +8,139 @@ from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
-from bitgate.tools.captures.rows import Columns, OpenRows, RowSource, read_column
-from bitgate.tools.compare.bins import Bins
+from numpy.typing import NDArray
+
+from bitgate.tools.captures.rows import Columns, OpenRows, RowSource
+from bitgate.tools.compare.bins import BINS, Bins
 from bitgate.tools.compare.log import DISTINCT, DifferenceLog
 from bitgate.tools.compare.result import Cluster, Histogram
-from numpy.typing import NDArray
 
 PHASES: Final = {0: "prefill", 1: "decode"}
 FACET_COLUMNS: Final = frozenset({"phase", "batch", "chunk"})
-TALLY_ROWS: Final = 1 << 17
+TALLY_ROWS: Final = 1 << 16
+TALLY_ALL: Final = 1 << 22
+"""Captures up to this size are counted in full, larger ones in part: the counts are what mismatch rates divide by."""
+DROP_AFTER: Final = 32
 
 Rows = NDArray[np.int64]
 
 
 def facets_of(a: RowSource, open_a: OpenRows, b: RowSource, open_b: OpenRows, rows_a: Rows, rows_b: Rows) -> Columns:
     """The facet columns of some rows: `phase:a`, `batch:b`, `chunk_edge:a`, … for the columns that each side holds."""
-    found: Columns = {}
-    for side, source, opened, rows in (("a", a, open_a, rows_a), ("b", b, open_b, rows_b)):
-        for name in ("phase", "batch"):
-            if name in source.held:
-                found[f"{name}:{side}"] = opened.gather(name, rows)
-        if "chunk" in source.held:
-            before = np.maximum(rows - 1, 0)
-            other = opened.gather("chunk", rows) != opened.gather("chunk", before)
-            begins = opened.gather("sequence", rows) != opened.gather("sequence", before)
-            found[f"chunk_edge:{side}"] = (other | begins | (rows == 0)).astype(np.uint8)
-    return found
+    found = {f"{name}:a": values for name, values in _facets(a, open_a, rows_a).items()}
+    return found | {f"{name}:b": values for name, values in _facets(b, open_b, rows_b).items()}
 
 
 @dataclass
 class Tally:
-    """How many masked rows there are at all, by facet, position and sequence: what mismatch rates divide by."""
+    """Masked rows by facet, position and sequence; counted in one part of the rows out of `sampled`."""
 
+    sampled: int = 1
     positions: Bins = field(default_factory=Bins)
     sequences: Bins = field(default_factory=Bins)
     facets: dict[str, Counter[int]] = field(default_factory=dict)
-    top: dict[int, int] = field(default_factory=dict)
 
 
-def tally(source: RowSource, side: str, log: DifferenceLog, wanted: set[int]) -> Tally:
-    """Count the masked rows of one side; `wanted` are the sequences to count one by one."""
-    found = Tally()
-    found.positions.reach(max(0, (256 << log.positions.shift) - 1))
-    found.sequences.reach(max(0, (256 << log.sequences.shift) - 1))
+def tally(source: RowSource, log: DifferenceLog) -> Tally:
+    """Count the masked rows of one side, into bins at least as wide as the log's."""
+    found = Tally(sampled=-(-source.count // TALLY_ALL))
+    found.positions.reach((BINS << log.positions.shift) - 1)
+    found.sequences.reach((BINS << log.sequences.shift) - 1)
+    first = 0
     with source.open() as opened:
-        for start in range(0, source.count, TALLY_ROWS):
-            stop = min(start + TALLY_ROWS, source.count)
-            mask = read_column(opened, "mask", start, stop) != 0
-            if side == "a":
-                found.positions.add(np.maximum(read_column(opened, "position", start, stop)[mask], 0))
-                sequences = read_column(opened, "sequence", start, stop)[mask]
-                found.sequences.add(np.maximum(sequences, 0))
-                _count_wanted(found.top, sequences, wanted)
-            if source.held & FACET_COLUMNS:
-                _count_facets(found, source, opened, np.arange(start, stop)[mask])
+        for count in source.shards:
+            for number, start in enumerate(range(first, first + count, TALLY_ROWS * found.sampled)):
+                _count(found, source, opened, start, min(start + TALLY_ROWS, first + count))
+                if number % DROP_AFTER == DROP_AFTER - 1:
+                    opened.drop()
+            first += count
     return found
 
 
-def clusters(log: DifferenceLog, names: tuple[str, str], a: Tally, b: Tally) -> dict[str, tuple[Cluster, ...]]:
+def clusters(
+    log: DifferenceLog, names: tuple[str, str], rows: RowSource, a: Tally, b: Tally
+) -> dict[str, tuple[Cluster, ...]]:
     """Clusters by sequence and by each facet, most different rows first."""
-    found = {
-        "sequence": tuple(Cluster(str(seq), count, a.top.get(seq)) for seq, count in log.top_sequences()),
-    }
+    found = {"sequence": _sequences(log, rows)}
     for facet, counter in log.facets.items():
         name, side = facet.split(":")
-        compared = (a if side == "a" else b).facets.get(name, Counter())
+        tallied = a if side == "a" else b
+        compared = tallied.facets.get(name, Counter())
         found[f"{name} of {names[side == 'b']}"] = tuple(
-            Cluster(_label(name, value), count, compared.get(value)) for value, count in counter.most_common()
+            Cluster(_label(name, value), count, compared[value] * tallied.sampled or None)
+            for value, count in counter.most_common()
         )
     return found
 
 
 def histograms(log: DifferenceLog, a: Tally) -> Mapping[str, Histogram]:
     return {
-        "position": _histogram(log.positions, a.positions),
-        "sequence": _histogram(log.sequences, a.sequences),
+        "position": _histogram(log.positions, a.positions, a.sampled),
+        "sequence": _histogram(log.sequences, a.sequences, a.sampled),
     }
 
 
-def _histogram(different: Bins, compared: Bins) -> Histogram:
-    different.reach((256 << compared.shift) - 1)
-    compared.reach((256 << different.shift) - 1)
+def _facets(source: RowSource, opened: OpenRows, rows: Rows) -> Columns:
+    found = {name: opened.gather(name, rows) for name in ("phase", "batch") if name in source.held}
+    if "chunk" in source.held:
+        before = np.maximum(rows - 1, 0)
+        begins = rows == 0
+        for name in ("chunk", "sequence"):
+            begins = begins | (opened.gather(name, rows) != opened.gather(name, before))
+        found["chunk_edge"] = begins.astype(np.uint8)
+    return found
+
+
+def _count(found: Tally, source: RowSource, opened: OpenRows, start: int, stop: int) -> None:
+    under = np.flatnonzero(opened.view("mask", start, stop))
+    if not len(under):
+        return
+    found.positions.add(np.maximum(opened.view("position", start, stop)[under], 0))
+    found.sequences.add(np.maximum(opened.view("sequence", start, stop)[under], 0))
+    if source.held & FACET_COLUMNS:
+        for name, values in _facets(source, opened, under + start).items():
+            counter = found.facets.setdefault(name, Counter())
+            for value, count in zip(*np.unique(values, return_counts=True), strict=True):
+                if len(counter) < DISTINCT or int(value) in counter:
+                    counter[int(value)] += int(count)
+
+
+def _sequences(log: DifferenceLog, rows: RowSource) -> tuple[Cluster, ...]:
+    with rows.open() as opened:
+        return tuple(
+            Cluster(str(sequence), count, _masked_around(rows, opened, row))
+            for count, sequence, row in log.top_sequences()
+        )
+
+
+def _masked_around(rows: RowSource, opened: OpenRows, row: int) -> int | None:
+    """The masked rows of the sequence that `row` belongs to; None where shards may hold more of it."""
+    if len(rows.shards) > 1:
+        return None
+    start, stop, step = row, row + 1, 1 << 10
+    sequence = opened.view("sequence", row, row + 1)[0]
+    while start > 0 and opened.view("sequence", start - 1, start)[0] == sequence:
+        values = opened.view("sequence", max(0, start - step), start)
+        start -= _run_length(values[::-1], sequence)
+    while stop < rows.count and opened.view("sequence", stop, stop + 1)[0] == sequence:
+        stop += _run_length(opened.view("sequence", stop, min(rows.count, stop + step)), sequence)
+    return int(np.count_nonzero(opened.view("mask", start, stop)))
+
+
+def _run_length(values: NDArray[np.int64], value: int) -> int:
+    other = np.flatnonzero(values != value)
+    return int(other[0]) if len(other) else len(values)
+
+
+def _histogram(different: Bins, compared: Bins, sampled: int) -> Histogram:
+    different.reach((BINS << compared.shift) - 1)
+    compared.reach((BINS << different.shift) - 1)
     used = int(np.flatnonzero(compared.counts + different.counts)[-1]) + 1
     return Histogram(
-        0,
         1 << compared.shift,
         tuple(different.counts[:used].tolist()),
-        tuple(compared.counts[:used].tolist()),
+        tuple((compared.counts[:used] * sampled).tolist()),
+        sampled,
     )
 
 
@@ -104,24 +150,3 @@ def _label(facet: str, value: int) -> str:
     if facet == "chunk_edge":
         return "first row of a chunk" if value else "inside a chunk"
     return str(value)
-
-
-def _count_facets(found: Tally, source: RowSource, opened: OpenRows, rows: Rows) -> None:
-    if not len(rows):
-        return
-    for name, values in facets_of(source, opened, source, opened, rows, rows[:0]).items():
-        if name.endswith(":a"):
-            counter = found.facets.setdefault(name.split(":")[0], Counter())
-            for value, count in zip(*np.unique(values, return_counts=True), strict=True):
-                if len(counter) < DISTINCT or int(value) in counter:
-                    counter[int(value)] += int(count)
-
-
-def _count_wanted(top: dict[int, int], sequences: Rows, wanted: set[int]) -> None:
-    """Rows of a sequence lie together, so counting runs is enough."""
-    if not len(sequences) or not wanted:
-        return
-    starts = np.flatnonzero(np.concatenate([[True], sequences[1:] != sequences[:-1]]))
-    ids, counts = sequences[starts], np.diff(np.append(starts, len(sequences)))
-    for index in np.flatnonzero(np.isin(ids, list(wanted))):
-        top[int(ids[index])] = top.get(int(ids[index]), 0) + int(counts[index])

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from bitgate.tools.captures.rows import OpenRows, RowSource, read_column
 from numpy.typing import NDArray
+
+from bitgate.tools.captures.rows import OpenRows, RowSource
 
 SCAN_ROWS: Final = 1 << 17
 MAX_GROUPS: Final = 4_000_000
@@ -53,7 +54,7 @@ def find_groups(source: RowSource, opened: OpenRows, part: int = 0, parts: int =
     for count in source.shards:
         open_at, open_sequence = -1, -1
         for start in range(first, first + count, SCAN_ROWS):
-            values = read_column(opened, "sequence", start, min(start + SCAN_ROWS, first + count))
+            values = opened.view("sequence", start, min(start + SCAN_ROWS, first + count))
             begins = np.flatnonzero(values[1:] != values[:-1]) + 1
             if open_at < 0 or values[0] != open_sequence:
                 begins = np.concatenate([[0], begins])

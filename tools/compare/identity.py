@@ -6,12 +6,13 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Final
 
+from pydantic import JsonValue
+
 from bitgate.store.records import Reason
 from bitgate.tools.captures.format import CaptureMeta
 from bitgate.tools.captures.read import Capture
 from bitgate.tools.errors import shown
 from bitgate.tools.reasons import reason
-from pydantic import JsonValue
 
 RAW_MODE: Final = "raw_logprobs"
 FULL_DTYPES: Final = frozenset({"float32", "float64"})

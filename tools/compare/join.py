@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
+
 from bitgate.tools.captures.problems import Problems
 from bitgate.tools.captures.rows import Columns, OpenRows, RowSource
 from bitgate.tools.captures.validate import where
 from bitgate.tools.compare.facets import facets_of
 from bitgate.tools.compare.groups import MAX_GROUPS, Groups, find_groups
 from bitgate.tools.compare.rowwise import RowComparer, SideBySide
-from numpy.typing import NDArray
 
 BATCH_ROWS: Final = 1 << 17
 BATCH_GROUPS: Final = 512

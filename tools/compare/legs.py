@@ -119,6 +119,8 @@ def _comparison(
     if tested is not None and not tested.passed and verdict_of(every) != "invalid":
         missed = ", ".join(tested.missed) or "nothing could be planted"
         every.append(reason("self_test_failed", f"not found: {missed}"))
+    if verdict_of(every) == "fail":
+        every.append(reason("cause_unresolved", "logprobs alone say that and where rows differ, not why"))
     unique = tuple(dict.fromkeys(every))
     return Comparison(pairs, unique, tested, _summary(pairs, unique), coverage or {})
 

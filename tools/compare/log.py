@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
+
 from bitgate.tools.compare.bins import Bins
 from bitgate.tools.compare.bits import (
     ULP_BUCKETS,
@@ -20,7 +22,6 @@ from bitgate.tools.compare.bits import (
 )
 from bitgate.tools.compare.moments import Moments
 from bitgate.tools.compare.result import Row, Statistics, Summary, Table
-from numpy.typing import NDArray
 
 FLUSH_ROWS: Final = 1 << 16
 TABLE_ROWS: Final = 20_000
@@ -59,8 +60,8 @@ class DifferenceLog:
         self._kept_rows = 0
         self._worst: dict[str, NDArray[Any]] | None = None
         self._first: dict[str, NDArray[Any]] | None = None
-        self._open_sequence: tuple[int, int] | None = None
-        self._top: list[tuple[int, int]] = []
+        self._open: tuple[int, int, int] | None = None
+        self._top: list[tuple[int, int, int]] = []
 
     def add(self, rows: Differing) -> None:
         self._waiting.append(rows)
@@ -108,13 +109,10 @@ class DifferenceLog:
         columns = {name: np.concatenate([part[name] for part in self._kept]) for name in self._kept[0]}
         return Table(columns, self.totals.rows - self._kept_rows)
 
-    def top_sequences(self) -> list[tuple[int, int]]:
-        """(sequence, differing rows), most first."""
+    def top_sequences(self) -> list[tuple[int, int, int]]:
+        """(differing rows, sequence, one of these rows in a), most first."""
         self.flush()
-        done = list(self._top)
-        if self._open_sequence is not None:
-            done.append((self._open_sequence[1], self._open_sequence[0]))
-        return [(sequence, count) for count, sequence in sorted(done, reverse=True)[:SEQUENCES]]
+        return sorted([*self._top, *([self._open] if self._open is not None else [])], reverse=True)[:SEQUENCES]
 
     def _take(self, rows: dict[str, NDArray[Any]]) -> None:
         rows["ulp"] = ulp_distance(rows["a"], rows["b"])
@@ -122,7 +120,7 @@ class DifferenceLog:
         self._measure(rows)
         self.positions.add(rows["position"])
         self.sequences.add(rows["sequence"])
-        self._count_sequences(rows["sequence"])
+        self._count_sequences(rows["sequence"], rows["row_a"])
         for name in rows:
             if ":" in name:
                 self._count_facet(name, rows[name])
@@ -145,28 +143,22 @@ class DifferenceLog:
         totals.k3_fp32_zero += int(np.count_nonzero(k3 == 0))
         totals.fp32_probability_max = max(totals.fp32_probability_max, float(narrow.max()))
 
-    def _count_sequences(self, sequences: NDArray[np.int64]) -> None:
+    def _count_sequences(self, sequences: NDArray[np.int64], rows: NDArray[np.int64]) -> None:
         starts = np.flatnonzero(np.concatenate([[True], sequences[1:] != sequences[:-1]]))
-        counts = np.diff(np.append(starts, len(sequences)))
-        ids = sequences[starts]
-        if self._open_sequence is not None and self._open_sequence[0] == ids[0]:
-            counts[0] += self._open_sequence[1]
-        else:
-            self.sequences_different += 1
-            self._close_sequence()
-        self.sequences_different += len(ids) - 1
-        if len(ids) > 1:
-            largest = np.argsort(counts[:-1])[-SEQUENCES:]
-            for index in largest:
-                self._push(int(counts[index]), int(ids[index]))
-        self._open_sequence = (int(ids[-1]), int(counts[-1]))
+        counts, ids = np.diff(np.append(starts, len(sequences))), sequences[starts]
+        if self._open is not None and self._open[1] == ids[0]:
+            counts[0] += self._open[0]
+            self.sequences_different -= 1
+        elif self._open is not None:
+            self._push(self._open)
+        self.sequences_different += len(ids)
+        runs = (counts, ids, rows[starts])
+        for index in np.argsort(counts[:-1])[-SEQUENCES:]:
+            self._push(_run(runs, int(index)))
+        self._open = _run(runs, -1)
 
-    def _close_sequence(self) -> None:
-        if self._open_sequence is not None:
-            self._push(self._open_sequence[1], self._open_sequence[0])
-
-    def _push(self, count: int, sequence: int) -> None:
-        heapq.heappush(self._top, (count, sequence))
+    def _push(self, run: tuple[int, int, int]) -> None:
+        heapq.heappush(self._top, run)
         if len(self._top) > SEQUENCES:
             heapq.heappop(self._top)
 
@@ -183,6 +175,10 @@ class DifferenceLog:
             self._kept_rows += min(room, len(rows["a"]))
         self._worst = _best(self._worst, rows, -rows["ulp"], WORST)
         self._first = _best(self._first, rows, rows["row_a"], 1)
+
+
+def _run(runs: tuple[NDArray[np.int64], ...], index: int) -> tuple[int, int, int]:
+    return int(runs[0][index]), int(runs[1][index]), int(runs[2][index])
 
 
 def _best(

@@ -117,8 +117,7 @@ def _result(a: Side, b: Side, comparer: RowComparer, unmatched: Unmatched, by_ke
     statistics = log.statistics(comparer.compared)
     if not comparer.different:
         return replace(counted, statistics=statistics)
-    wanted = {sequence for sequence, _ in log.top_sequences()}
-    tallied = tally(a.rows, "a", log, wanted), tally(b.rows, "b", log, wanted)
+    tally_a, tally_b = tally(a.rows, log), tally(b.rows, log)
     return replace(
         counted,
         reasons=_difference_reasons(a, b, comparer),
@@ -126,8 +125,8 @@ def _result(a: Side, b: Side, comparer: RowComparer, unmatched: Unmatched, by_ke
         first=log.first(),
         worst=log.worst(),
         statistics=statistics,
-        clusters=clusters(log, (a.name, b.name), *tallied),
-        histograms=histograms(log, tallied[0]),
+        clusters=clusters(log, (a.name, b.name), a.rows, tally_a, tally_b),
+        histograms=histograms(log, tally_a),
         table=log.table(),
     )
 

@@ -8,10 +8,11 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, Final
 
 import numpy as np
-from bitgate.store.records import Reason, Verdict
-from bitgate.tools.reasons import next_step, verdict_of
 from numpy.typing import NDArray
 from pydantic import JsonValue
+
+from bitgate.store.records import Reason, Verdict
+from bitgate.tools.reasons import next_step, verdict_of
 
 WORST_IN_FIGURES: Final = 3
 CLUSTERS_IN_FIGURES: Final = 4
@@ -73,12 +74,12 @@ class Cluster:
 
 @dataclass(frozen=True)
 class Histogram:
-    """Counts in equal bins from `low` on; `different` out of `compared`."""
+    """Rows in equal bins from 0 on: `different` is exact, `compared` counted in one part of `sampled` and scaled."""
 
-    low: int
     width: int
     different: tuple[int, ...]
     compared: tuple[int, ...]
+    sampled: int = 1
 
 
 @dataclass(frozen=True)

@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
+
 from bitgate.tools.captures.problems import Problems
 from bitgate.tools.captures.rows import Columns
 from bitgate.tools.captures.validate import where
 from bitgate.tools.compare.log import DifferenceLog
-from numpy.typing import NDArray
 
-FACETS = ("phase", "batch")
+IDENTICAL: Final[Mapping[str, str]] = {
+    "token_id": "token_ids_differ",
+    "mask": "mask_differs",
+    "weight_version": "weight_version_differs",
+}
+"""What must be the same in a row before its logprobs are compared, and the reason code when it is not."""
 
 
 @dataclass(frozen=True)
 class SideBySide:
-    """Aligned chunks: row i of `a` and row i of `b` have one key; `row_a`, `row_b` are their indices."""
+    """Aligned chunks: row i of `a` and of `b` have one key; `row_a`, `row_b` are their indices, or the first's."""
 
     a: Columns
     b: Columns
-    row_a: NDArray[np.int64]
-    row_b: NDArray[np.int64]
+    row_a: NDArray[np.int64] | int
+    row_b: NDArray[np.int64] | int
 
 
 class RowComparer:
@@ -40,13 +47,18 @@ class RowComparer:
         self.joined += rows
         self.compared += masked
 
-    def compare(self, chunk: SideBySide) -> NDArray[np.int64]:
-        """Compare a chunk; returns the indices in it of the rows whose logprobs differ under both masks."""
+    def compare(self, chunk: SideBySide, unequal_columns: Collection[str] = IDENTICAL) -> NDArray[np.int64]:
+        """Compare a chunk, of which only these columns can be unequal.
+
+        Returns the indices in it of the rows whose logprobs differ under both masks.
+        """
         a, b = chunk.a, chunk.b
-        self._identical("token_ids_differ", "token_id", chunk)
-        self._identical("mask_differs", "mask", chunk)
-        self._identical("weight_version_differs", "weight_version", chunk)
-        under = (a["mask"] & b["mask"]) != 0
+        for column, code in IDENTICAL.items():
+            if column in unequal_columns:
+                self._identical(code, column, chunk)
+        under = a["mask"] != 0
+        if "mask" in unequal_columns:
+            under &= b["mask"] != 0
         unequal = a["logprob"].view(np.uint32) != b["logprob"].view(np.uint32)
         rows = np.flatnonzero(unequal & under)
         self.joined += len(under)
@@ -63,8 +75,8 @@ class RowComparer:
         turn = a.get("turn")
         self.log.add(
             {
-                "row_a": chunk.row_a[rows],
-                "row_b": chunk.row_b[rows],
+                "row_a": _indices(chunk.row_a, rows),
+                "row_b": _indices(chunk.row_b, rows),
                 "sequence": a["sequence"][rows],
                 "turn": np.zeros(len(rows), np.int32) if turn is None else turn[rows],
                 "position": a["position"][rows],
@@ -85,6 +97,10 @@ class RowComparer:
             a, b = self.names
             detail = f"{column} at {where(_key(chunk.a, row))}: {a} has {left[row]}, {b} has {right[row]}"
             self.problems.add(code, int(np.count_nonzero(unequal)), detail)
+
+
+def _indices(first: NDArray[np.int64] | int, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    return rows + first if isinstance(first, int) else first[rows]
 
 
 def _key(columns: Columns, row: int) -> tuple[Any, Any, Any]:

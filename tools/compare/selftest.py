@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
+
 from bitgate.tools.captures.read import Capture
 from bitgate.tools.captures.rows import DTYPES, ArrayRows, Columns, OpenRows, RowSource, read_column
 from bitgate.tools.compare.pair import Side, compare_sides
 from bitgate.tools.compare.result import PairResult, SelfTest
-from numpy.typing import NDArray
 
 WINDOW_ROWS: Final = 512
 SCAN_ROWS: Final = 1 << 17
