@@ -19,11 +19,14 @@ from typing import Final
 
 import anyio
 from anyio.to_thread import run_sync
+from pydantic import JsonValue
+
 from bitgate.store import Store
 from bitgate.store.errors import StoreError
 from bitgate.store.records import Run, RunState
 from bitgate.tools.config.project import Project
 from bitgate.tools.engines.worker.processes import pause, send
+from bitgate.tools.redaction import redact
 from bitgate.tools.registry import TOOLS, ToolRequest
 from bitgate.tools.runs.codes import advice
 from bitgate.tools.runs.folder import ProgressNote, RunFolder, StartedRun
@@ -56,7 +59,7 @@ async def start_run(project: Project, tool_name: str, request: ToolRequest, *, a
 def _start(project: Project, tool_name: str, request: ToolRequest, actor: str) -> Run:
     body = request.model_dump(mode="json")
     with Store.open(project.ledger) as store:
-        run = store.start_run(tool=tool_name, request=body, actor=actor)
+        run = store.start_run(tool=tool_name, request=redacted_request(body), actor=actor)
     try:
         folder = run_folder(project, run.id)
         folder.create(StartedRun(run_id=run.id, tool=tool_name, request=body, project=str(project.root), actor=actor))
@@ -66,6 +69,13 @@ def _start(project: Project, tool_name: str, request: ToolRequest, actor: str) -
         raise
     threading.Thread(target=_after, args=(process, project, run.id), daemon=True, name=f"bitgate-{run.id}").start()
     return run
+
+
+def redacted_request(body: dict[str, JsonValue]) -> dict[str, JsonValue]:
+    """As the ledger keeps it; the supervisor reads the whole request from the run's folder."""
+    redacted = redact(body)
+    assert isinstance(redacted, dict)
+    return redacted
 
 
 def supervisor_command(folder: RunFolder) -> list[str]:

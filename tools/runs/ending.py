@@ -16,6 +16,7 @@ from bitgate.tools.engines.worker.files import Reserve
 from bitgate.tools.engines.worker.processes import end_descendants, pause
 from bitgate.tools.errors import BitgateError, VerdictError, WorkerError
 from bitgate.tools.reasons import REASONS, reason
+from bitgate.tools.redaction import redact, redact_text
 from bitgate.tools.runs.codes import advice
 
 TERM_GRACE_S = 2.5
@@ -100,12 +101,17 @@ class Ender:
                 _finish(store, self._run_id, ended("failed", "internal", f"the finding was refused: {error}"))
 
 
+def without_secrets(finding: Finding) -> Finding:
+    """The ledger never forgets, so nothing that looks like a secret may enter it."""
+    return Finding.model_validate(redact(finding.model_dump(mode="json")))
+
+
 def _finish(store: Store, run_id: str, outcome: Outcome) -> None:
     store.finish_run(
         run_id,
         outcome.state,
-        error=outcome.error,
+        error=None if outcome.error is None else redact_text(outcome.error),
         error_code=outcome.code,
-        finding=outcome.finding,
+        finding=None if outcome.finding is None else without_secrets(outcome.finding),
         actor=outcome.actor,
     )
