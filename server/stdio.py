@@ -34,10 +34,7 @@ async def serve_stdio(server: MCPServer[None]) -> None:
     async with anyio.create_task_group() as tasks:
         with anyio.CancelScope() as serving:
             tasks.start_soon(_leave_on_signal, serving, ended)
-            try:
-                await _serve(server)
-            finally:
-                ended.set()
+            await _serve(server, ended)
         tasks.cancel_scope.cancel()
 
 
@@ -51,14 +48,18 @@ async def _leave_on_signal(serving: anyio.CancelScope, ended: anyio.Event) -> No
             os._exit(128 + number)
 
 
-async def _serve(server: MCPServer[None]) -> None:
+async def _serve(server: MCPServer[None], ended: anyio.Event) -> None:
     low = server._lowlevel_server
     async with stdio_server() as (raw_read, raw_write), anyio.create_task_group() as tasks:
         to_server, from_client = create_context_streams[Incoming](0)
         from_server, to_client = create_context_streams[SessionMessage](0)
         tasks.start_soon(_answer_probe, server, raw_read, to_server, raw_write)
         tasks.start_soon(_make_sendable, to_client, raw_write)
-        await low.run(from_client, from_server, low.create_initialization_options())
+        try:
+            await low.run(from_client, from_server, low.create_initialization_options())
+        finally:
+            # Not after stdio_server: leaving that waits for the reader thread.
+            ended.set()
         tasks.cancel_scope.cancel()
 
 

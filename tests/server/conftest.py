@@ -1,21 +1,25 @@
-"""A project, and real server processes over it."""
+"""A project, and real servers and clients over it."""
 
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
 import anyio
+import httpx2
 import pytest
 from mcp.client import Client
 from mcp.client.stdio import StdioServerParameters
+from mcp.client.streamable_http import streamable_http_client
 
 BROUGHT = Path(__file__).parent / "brought"
+TOKEN = "a-token-of-more-than-24-characters"
 CONFIG = """
 [model.tiny]
 path = "tiny"
@@ -32,6 +36,17 @@ count = 2
 length = 3
 """
 
+Process = subprocess.Popen[bytes]
+Bitgate = Callable[..., subprocess.CompletedProcess[str]]
+
+
+class Spawn(Protocol):
+    def __call__(self, *words: str, env: dict[str, str] | None = None) -> Process: ...
+
+
+class Connect(Protocol):
+    def __call__(self, mode: Any = "auto") -> AbstractAsyncContextManager[Client]: ...
+
 
 @pytest.fixture
 def anyio_backend() -> str:
@@ -44,27 +59,25 @@ def project(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def server_env(**extra: str) -> dict[str, str]:
+@pytest.fixture
+def server_env() -> dict[str, str]:
+    """The environment of servers under test: the tests' own tools are in their registry."""
     paths = [str(BROUGHT), os.environ.get("PYTHONPATH", "")]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)), **extra}
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
 
 
 def command(project: Path, *words: str) -> list[str]:
     return [sys.executable, "-m", "bitgate.server", "--project", str(project), *words]
 
 
-class Connect(Protocol):
-    def __call__(self, mode: Any = "auto") -> AbstractAsyncContextManager[Client]: ...
-
-
 @pytest.fixture
-def connect(project: Path) -> Connect:
+def connect(project: Path, server_env: dict[str, str]) -> Connect:
     """Starts a real server on stdio and connects a real client to it."""
 
     @asynccontextmanager
     async def session(mode: Any = "auto") -> AsyncIterator[Client]:
         args = command(project, "serve")
-        parameters = StdioServerParameters(command=args[0], args=args[1:], env=server_env(), cwd=str(project))
+        parameters = StdioServerParameters(command=args[0], args=args[1:], env=server_env, cwd=str(project))
         with anyio.fail_after(60):
             async with Client(parameters, mode=mode) as client:
                 yield client
@@ -72,41 +85,64 @@ def connect(project: Path) -> Connect:
     return session
 
 
-class Bitgate(Protocol):
-    def __call__(self, *words: str, **keywords: Any) -> subprocess.CompletedProcess[str]: ...
-
-
 @pytest.fixture
-def bitgate(project: Path) -> Bitgate:
-    """Runs the command line on the project."""
-
-    def run(*words: str, timeout: float = 60, **keywords: Any) -> subprocess.CompletedProcess[str]:
-        keywords.setdefault("env", server_env())
-        return subprocess.run(
-            command(project, *words), capture_output=True, encoding="utf-8", timeout=timeout, check=False, **keywords
-        )
-
-    return run
-
-
-Process = subprocess.Popen[bytes]
-
-
-class Spawn(Protocol):
-    def __call__(self, *words: str, env: dict[str, str] | None = None) -> Process: ...
-
-
-@pytest.fixture
-def spawn(project: Path) -> Iterator[Spawn]:
+def spawn(project: Path, server_env: dict[str, str]) -> Iterator[Spawn]:
     """Starts processes whose pipes the test holds itself; they are gone afterwards."""
     started: list[Process] = []
 
     def start(*words: str, env: dict[str, str] | None = None) -> Process:
         pipe = subprocess.PIPE
-        started.append(subprocess.Popen(command(project, *words), stdin=pipe, stdout=pipe, stderr=pipe, env=env or server_env()))
+        full = command(project, *words)
+        started.append(subprocess.Popen(full, stdin=pipe, stdout=pipe, stderr=pipe, env=env or server_env))
         return started[-1]
 
     yield start
     for process in started:
         process.kill()
-        process.communicate()
+        for stream in (process.stdin, process.stdout, process.stderr):
+            if stream is not None:
+                stream.close()
+        process.wait()
+
+
+@pytest.fixture
+def http_url(spawn: Spawn, server_env: dict[str, str]) -> str:
+    """A real server on HTTP that knows TOKEN; its URL."""
+    process = spawn("serve", "--http", "--port", "0", env={**server_env, "BITGATE_TOKEN": TOKEN})
+    assert process.stderr is not None
+    found = re.search(rb"http://\S+", process.stderr.readline())
+    assert found is not None
+    return found[0].decode()
+
+
+@pytest.fixture
+def connect_http(http_url: str) -> Connect:
+    """Connects a real client to the HTTP server."""
+
+    @asynccontextmanager
+    async def session(mode: Any = "auto") -> AsyncIterator[Client]:
+        async with AsyncExitStack() as stack:
+            stack.enter_context(anyio.fail_after(60))
+            headers = {"Authorization": f"Bearer {TOKEN}"}
+            http = await stack.enter_async_context(httpx2.AsyncClient(headers=headers, timeout=60))
+            yield await stack.enter_async_context(Client(streamable_http_client(http_url, http_client=http), mode=mode))
+
+    return session
+
+
+@pytest.fixture(params=["stdio", "http"])
+def connect_any(request: pytest.FixtureRequest) -> Connect:
+    """The same client over both transports."""
+    fixture: Connect = request.getfixturevalue("connect" if request.param == "stdio" else "connect_http")
+    return fixture
+
+
+@pytest.fixture
+def bitgate(project: Path, server_env: dict[str, str]) -> Bitgate:
+    """Runs the command line on the project."""
+
+    def run(*words: str, **keywords: Any) -> subprocess.CompletedProcess[str]:
+        keywords = {"env": server_env, "timeout": 60, "encoding": "utf-8", "capture_output": True, **keywords}
+        return subprocess.run(command(project, *words), check=False, **keywords)
+
+    return run
