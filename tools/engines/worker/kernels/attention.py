@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .errors import SequenceTooLong
+from .errors import OperatorWithoutEntry, SequenceTooLong
 from .identity import attention_name, custom_op_name
 from .stack import Stack
 from .visible import Call, from_graph, visible
@@ -56,7 +56,7 @@ class Rope:
     """The rotary embedding that vLLM's `get_rope` builds, on packed queries and keys."""
 
     def __init__(self, stack: Stack, head_dim: int) -> None:
-        from vllm.model_executor.layers.rotary_embedding import get_rope
+        from vllm.model_executor.layers.rotary_embedding import RotaryEmbedding, get_rope
 
         config = stack.model_config
         with stack.active():
@@ -64,6 +64,10 @@ class Rope:
                 head_dim, max_position=config.max_position_embeddings, rope_parameters=config.rope_parameters
             )
         self.identity = custom_op_name(self._layer)
+        if type(self._layer).forward_static is not RotaryEmbedding.forward_static:
+            raise OperatorWithoutEntry(
+                "rotary_embedding", type(self._layer).__name__, "add a row whose backward is that layer's rotation"
+            )
 
     def __call__(self, positions: Tensor, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
         """positions [T], q [T, Hq*D], k [T, Hkv*D] -> the same shapes."""

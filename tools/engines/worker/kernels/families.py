@@ -53,22 +53,29 @@ def _missing_operator(config: Any) -> str:
 
 
 def _refuse(config: Any) -> None:
-    act = getattr(config, "hidden_act", "silu")
-    if act != "silu":
-        raise OperatorWithoutEntry(f"{act}_and_mul", f"activation {act}", "add a row for it to the table")
-    window = getattr(config, "use_sliding_window", True) and getattr(config, "sliding_window", None)
-    if window or "sliding_attention" in (getattr(config, "layer_types", None) or []):
-        raise OperatorWithoutEntry("sliding_window_attention", f"window {window}", "add a row for it to the table")
-    if getattr(config, "shared_expert_intermediate_size", 0):
-        raise OperatorWithoutEntry("shared_expert", "a shared expert", "add a row for it to the table")
-    if not getattr(config, "is_causal", True):
-        raise OperatorWithoutEntry("encoder_attention", "bidirectional attention", "add a row for it to the table")
-    if getattr(config, "attention_dropout", 0.0):
-        raise OperatorWithoutEntry(
-            "attention_dropout",
-            "attention without dropout, which a training forward with attention_dropout would not equal",
-            "set attention_dropout to 0",
-        )
+    for operator, found in _foreign_parts(config):
+        if found:
+            raise OperatorWithoutEntry(operator, str(found), "add a row for it to the table, or use another model")
+
+
+def _foreign_parts(config: Any) -> list[tuple[str, Any]]:
+    """(operator, what the configuration asks for or a false value) of everything that changes a layer's computation."""
+
+    def of(name: str) -> Any:
+        return getattr(config, name, None)
+
+    act = of("hidden_act") or "silu"
+    window = of("sliding_window") if getattr(config, "use_sliding_window", True) else None
+    dropout = of("attention_dropout")
+    return [
+        (f"{act}_and_mul", act != "silu" and f"activation {act}"),
+        ("sliding_window_attention", window and f"attention over a window of {window}"),
+        ("sliding_window_attention", "sliding_attention" in (of("layer_types") or []) and "sliding layers"),
+        ("dual_chunk_attention", of("dual_chunk_attention_config") and "attention in two chunks"),
+        ("shared_expert", of("shared_expert_intermediate_size") and "a shared expert"),
+        ("encoder_attention", of("is_causal") is False and "bidirectional attention"),
+        ("attention_dropout", dropout and f"attention without the dropout of {dropout} that training would have"),
+    ]
 
 
 def has_experts(config: Any, layer: int) -> bool:

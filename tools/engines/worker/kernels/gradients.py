@@ -22,14 +22,17 @@ def unit_roundoff(dtype: torch.dtype) -> float:
     return float(torch.finfo(dtype).eps) / 2
 
 
-def rounding_bound(dtype: torch.dtype, roundings: int, confidence: float = CONFIDENCE) -> float:
-    """Relative error after n roundings to `dtype`, one after the other: exp(lambda sqrt(n) u + n u^2 / (1 - u)) - 1.
+def rounding_bound(
+    dtype: torch.dtype, roundings: int, *, accumulations: int = 0, confidence: float = CONFIDENCE
+) -> float:
+    """Relative error of a value that was rounded to `dtype` n times in a row, and summed up in float32 in between.
 
+    exp(lambda sqrt(n) u + n u^2 / (1 - u)) - 1, with the same exponent added for `accumulations` additions in float32.
     Higham and Mary, A New Approach to Probabilistic Rounding Error Analysis, SIAM J. Sci. Comput. 41(5), 2019,
     theorem 2.4: roundings are modelled as independent of mean zero; the worst case would be n u / (1 - n u).
     """
-    u = unit_roundoff(dtype)
-    return math.expm1(confidence * math.sqrt(roundings) * u + roundings * u * u / (1 - u))
+    parts = ((unit_roundoff(dtype), roundings), (unit_roundoff(torch.float32), accumulations))
+    return math.expm1(sum(confidence * math.sqrt(n) * u + n * u * u / (1 - u) for u, n in parts))
 
 
 ROUNDINGS_A_LAYER = 32
@@ -43,6 +46,12 @@ ROUNDINGS_OUTSIDE = 8
 def model_roundings(layers: int) -> int:
     """n of a decoder of `layers` layers."""
     return ROUNDINGS_A_LAYER * layers + ROUNDINGS_OUTSIDE
+
+
+def model_accumulations(layers: int, *, width: int, tokens: int, vocab: int) -> int:
+    """Additions on the same path: 8 sums over `width` (norms and products) and 3 over `tokens` (attention) a layer, the
+    head's and the softmax's, there and back; and the sum over tokens that a weight's gradient is."""
+    return 2 * (layers * (8 * width + 3 * tokens) + width + vocab) + tokens
 
 
 @dataclass(frozen=True)

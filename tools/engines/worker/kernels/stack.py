@@ -63,20 +63,26 @@ def build_stack(model_path: str, *, batch_invariant: bool, engine_options: Mappi
         os.environ[SPLIT_KV] = "0"
     from vllm.engine.arg_utils import EngineArgs
 
+    _refuse_platform()
     _check_kv_dtype(str(engine_options.get("kv_cache_dtype", "auto")))
     arguments = EngineArgs(model=model_path, **{"skip_tokenizer_init": True, **engine_options})
     stack = Stack(arguments.create_engine_config(), batch_invariant)
     _refuse_compiled(stack)
-    _refuse_quantised(stack)
+    _refuse_configuration(stack)
     _as_a_worker_does(stack)
     return stack
 
 
-def _check_kv_dtype(given: str) -> None:
+def _refuse_platform() -> None:
     from vllm.platforms import current_platform
 
     if not current_platform.is_cpu():
-        return
+        raise OperatorWithoutEntry(
+            "attention", f"that of platform {current_platform.device_type}", "the table's rows are for the CPU engine"
+        )
+
+
+def _check_kv_dtype(given: str) -> None:
     from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackend
 
     allowed = [str(name) for name in CPUAttentionBackend.supported_kv_cache_dtypes]
@@ -98,12 +104,24 @@ def _refuse_compiled(stack: Stack) -> None:
         )
 
 
-def _refuse_quantised(stack: Stack) -> None:
-    method = stack.vllm_config.model_config.quantization
-    if method is not None:
-        raise OperatorWithoutEntry(
-            "linear", f"the {method} quantised product", "use an unquantised checkpoint, or add an entry to the table"
-        )
+def _refuse_configuration(stack: Stack) -> None:
+    """What the modules would compute in another way than the engine, each by the operator that it changes."""
+    model, parallel = stack.vllm_config.model_config, stack.vllm_config.parallel_config
+    found = [
+        ("linear", model.quantization, None, "the {} quantised product", "use an unquantised checkpoint"),
+        ("logits", model.head_dtype, model.dtype, "a head in {}", "leave head_dtype at the model's dtype"),
+        ("all_reduce", parallel.tensor_parallel_size, 1, "sums over {} tensor-parallel ranks", "use one rank"),
+        (
+            "logits scale",
+            getattr(model.hf_text_config, "logit_scale", 1.0),
+            1.0,
+            "logits times {}",
+            "use another model",
+        ),
+    ]
+    for operator, value, plain, runs, do in found:
+        if value != plain:
+            raise OperatorWithoutEntry(operator, runs.format(value), f"{do}, or add an entry to the table")
 
 
 def _as_a_worker_does(stack: Stack) -> None:
