@@ -39,7 +39,7 @@ python = {python}
 [side.trainer]                       # a trainer whose forward calls the rollout's own kernels
 engine = "vllm_kernels"
 python = {python}
-options = {{ batch_invariant = true }}
+options = {{ enforce_eager = true, batch_invariant = true }}
 
 [workload.short]
 max_tokens = 16

@@ -10,10 +10,11 @@ from pydantic import JsonValue
 
 from bitgate.store.records import ModelRecord, SideRecord
 from bitgate.tools.checks.plan import CheckPlan, PlannedJob, StepRef
+from bitgate.tools.checks.responses import with_responses
 from bitgate.tools.config.digests import digest_env
 from bitgate.tools.config.sides import Model, Side
 from bitgate.tools.config.workloads import TokenSequence
-from bitgate.tools.engines.jobs import Job, Step
+from bitgate.tools.engines.jobs import Generate, Job, Step
 from bitgate.tools.errors import WorkerError
 from bitgate.tools.runs.context import RunContext
 from bitgate.tools.runs.results import JobResult, RankResult
@@ -51,16 +52,25 @@ def merged_info(infos: Iterable[Mapping[str, JsonValue]]) -> dict[str, JsonValue
 
 
 async def execute(context: RunContext, side: Side, model: Model, plan: CheckPlan, timeout_s: float) -> Executed:
-    """Runs every job of `plan`. A job that stands for an axis may fail and is kept as such; the first may not."""
+    """Runs every job of `plan`. A job that stands for an axis may fail and is kept as such; the first may not.
+
+    What the first job generated is forced in the later ones.
+    """
     done = Executed()
+    sequences: Sequence[TokenSequence] = plan.sequences
     for number, planned in enumerate(plan.jobs):
         await context.progress(number, len(plan.jobs), f"{side.name}: {planned.name}")
         try:
-            done.results[planned.name] = await run_planned(context, side, model, plan.sequences, planned, timeout_s)
+            result = await run_planned(context, side, model, sequences, planned, timeout_s)
         except WorkerError as error:
             if planned.axis is None or not is_unsupported(error):
                 raise
             done.failed[planned.axis] = f"{error.code}: {error.message}"
+            continue
+        done.results[planned.name] = result
+        for step in planned.steps:
+            if isinstance(step, Generate):
+                sequences = with_responses(sequences, result.captures(step.name))
     return done
 
 

@@ -112,7 +112,9 @@ def _capture_of(side: Side) -> dict[str, tuple[Path, ...]]:
     assert side.capture is not None  # the configuration demands it of engine capture
     if (side.capture / META_FILE).is_file():
         return {read_meta(side.capture / META_FILE).role: (side.capture,)}
-    found = {leg: (side.capture / leg,) for leg in (ROLLOUT, RECOMPUTE, TRAIN) if (side.capture / leg).is_dir()}
+    found: dict[str, tuple[Path, ...]] = {
+        leg: (side.capture / leg,) for leg in (ROLLOUT, RECOMPUTE, TRAIN) if (side.capture / leg).is_dir()
+    }
     if not found:
         raise VerdictError(
             "capture_missing", f"side {side.name}: {side.capture} holds no capture.json and no folder of a leg"

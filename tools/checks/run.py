@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import anyio.to_thread
+from pydantic import JsonValue
 
 from bitgate.store.records import ArtifactRef, Coverage, Finding, Grade, ModelRecord, Reason, SideRecord
 from bitgate.tools.captures.read import Capture, open_captures
@@ -139,7 +140,7 @@ def _finding(
     sides: Mapping[str, SideRecord],
     models: Mapping[str, ModelRecord],
     coverage: Coverage,
-    canary: Mapping[str, object],
+    canary: dict[str, JsonValue],
     artifacts: tuple[ArtifactRef, ...],
 ) -> Finding:
     tested = comparison.self_test.record() if comparison.self_test else {}
@@ -154,7 +155,7 @@ def _finding(
         sides=dict(sides),
         models=dict(models),
         coverage=coverage,
-        self_test={**tested, "canary": dict(canary)},  # type: ignore[dict-item]
+        self_test={**tested, "canary": canary},
         artifacts=artifacts,
     )
 
