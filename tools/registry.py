@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from pydantic import BaseModel, ConfigDict
+
 from bitgate.store.records import Finding
 from bitgate.tools.errors import unknown_name
-from pydantic import BaseModel, ConfigDict
 
 if TYPE_CHECKING:
     from bitgate.tools.config.project import Project

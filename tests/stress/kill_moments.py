@@ -1,5 +1,6 @@
-"""kill -9 of server, supervisor, launcher, guard, engine or daemon at random moments of a run: `make stress`, or
-`python tests/stress/kill_moments.py [--moments 50] [--seed 0] [--torchrun PYTHON]`.
+"""kill -9 of server, supervisor, launcher, guard, engine or daemon at random moments of a run.
+
+`make stress`, or `python tests/stress/kill_moments.py [--moments 50] [--seed 0] [--torchrun PYTHON]`.
 
 Prints one line a moment and exits 1 when a ledger does not verify, a process lives after ten seconds, or a pass appears.
 """
@@ -28,7 +29,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--moments", type=int, default=50)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--torchrun", default=os.environ.get("BITGATE_ENGINE_PYTHON"), help="every fifth moment has two ranks")
+    parser.add_argument(
+        "--torchrun", default=os.environ.get("BITGATE_ENGINE_PYTHON"), help="every fifth moment has two ranks"
+    )
     parser.add_argument("--at-once", type=int, default=4)
     options = parser.parse_args()
     start = time.monotonic()
@@ -41,26 +44,31 @@ def main() -> int:
 
 def chosen(seed: int, number: int, torchrun: str | None) -> Moment:
     if torchrun and number % 5 == 4:
-        return moment(seed, {"python": torchrun, "launcher": {"kind": "torchrun", "nproc": 2}, **LOCAL}, 10.0)
-    return moment(seed, LOCAL, 4.0)
+        return moment(seed, {"python": torchrun, "launcher": {"kind": "torchrun", "nproc": 2}, **LOCAL}, 3.0)
+    # A run that would end by itself meets the kill also while it concludes.
+    return moment(seed, {"jobs": 2} if number % 5 == 3 else LOCAL, 3.0)
 
 
 def one(number: int, at: Moment) -> bool:
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "bitgate.toml").write_text("[policy]\ndisk_reserve = 0\n", encoding="utf-8")
         after = kill_one(Project.load(Path(folder)), at)
-    wrong = problems(after)
-    what = f"{at.victim} at {at.after_s:.2f} s" + ("" if after.killed else " (not there yet: the server)")
-    print(f"{number:3} {what:50} {after.run.state:9} gone after {after.orphans_gone_s:4.1f} s  {' '.join(wrong)}", flush=True)
+    wrong = problems(at, after)
+    what = f"{at.victim} after {at.after_s:.2f} s" + ("" if after.killed else " (gone before)")
+    print(
+        f"{number:3} {what:50} {after.run.state:9} gone after {after.orphans_gone_s:4.1f} s  {' '.join(wrong)}",
+        flush=True,
+    )
     return bool(wrong)
 
 
-def problems(after: Aftermath) -> list[str]:
+def problems(at: Moment, after: Aftermath) -> list[str]:
     found = {
         "ledger does not verify": not after.verified,
         f"a process lived {after.orphans_gone_s:.1f} s": after.orphans_gone_s > ORPHAN_LIMIT_S,
-        f"a verdict: {after.verdicts}": bool(after.verdicts),
-        f"the run is {after.run.state}": after.run.state not in ("lost", "failed", "cancelled"),
+        f"{after.run.state} with {after.verdicts}": len(after.verdicts) != (after.run.state == "finished"),
+        "finished though endless": after.run.state == "finished" and "options" in at.request,
+        f"the run is {after.run.state}": after.run.state not in ("lost", "failed", "cancelled", "finished"),
     }
     return [name for name, wrong in found.items() if wrong]
 

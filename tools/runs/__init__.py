@@ -1,1 +1,1 @@
-"""Runs: folders, supervisor, launchers, leases. `control` starts and follows them; `context` is what a tool is given."""
+"""Runs: folders, supervisor, launchers, leases. `control` starts and follows them; `context` is what a tool gets."""

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from pydantic import JsonValue
+
 from bitgate.tools.engines.jobs import Job
 from bitgate.tools.runs.results import JobResult
-from pydantic import JsonValue
 
 if TYPE_CHECKING:
     from bitgate.store.artifacts import ArtifactStore
@@ -55,5 +56,5 @@ class RunContext(Protocol):
         ...
 
     def new_job(self, side: SideToRun) -> Path:
-        """The folder of the next job of this run, `jobs/<n>-<side>`, made and empty; put sequences.safetensors there."""
+        """The folder of this run's next job, `jobs/<n>-<side>`, made and empty; put sequences.safetensors there."""
         ...

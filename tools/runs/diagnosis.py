@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from pydantic import ValidationError
+
 from bitgate.tools.engines.worker.lease import EXIT_LEASE_LOST
 from bitgate.tools.engines.worker.main import EXIT_DISK_FULL
 from bitgate.tools.errors import VerdictError, WorkerError
@@ -14,7 +16,6 @@ from bitgate.tools.runs.codes import advice
 from bitgate.tools.runs.folder import read_object
 from bitgate.tools.runs.results import RankResult, rank_name
 from bitgate.tools.runs.tails import plain_text, tail_of
-from pydantic import ValidationError
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bitgate.tools.engines.worker.files import write_json
 from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
+
+from bitgate.tools.engines.worker.files import write_json
 
 
 class StartedRun(BaseModel):

@@ -58,7 +58,7 @@ def check_interpreter(
 
 
 def side_environment(python: str | None, own: Mapping[str, str], inherited: Mapping[str, str]) -> dict[str, str]:
-    """What every rank gets: the server's environment without its Python, its ranks and its secrets, then the side's own."""
+    """What every rank gets: the server's environment without its Python, rank and tokens, then the side's own."""
     kept = {name: value for name, value in inherited.items() if not _stays_behind(name)}
     if python is not None and os.sep in python:
         kept["PATH"] = os.pathsep.join(filter(None, [str(Path(python).parent), kept.get("PATH", "")]))

@@ -15,6 +15,7 @@ from typing import Final
 
 import anyio
 from anyio.to_thread import run_sync
+
 from bitgate.tools.engines.jobs import Job
 from bitgate.tools.engines.worker.files import write_json
 from bitgate.tools.errors import WorkerError
@@ -155,7 +156,7 @@ class JobRun:
         return None
 
     async def _tell_share(self) -> None:
-        notes = [note for path in Path(self.job.out).glob("rank*/progress.json") if (note := read_object(path))]
+        notes = [note for path in _progress_files(self.job.out) if (note := read_object(path))]
         shares = [note for note in notes if isinstance(note.get("share"), int | float)]
         if shares:
             slowest = min(shares, key=lambda note: float(note["share"]))
@@ -175,6 +176,10 @@ class JobRun:
         logs = [Path(self.job.out) / rank_name(0) / "log.txt", self._launcher_log(0)]
         tail = next((text for path in logs if (text := tail_of(path))), "")
         return WorkerError(problem.code, problem.message + stuck, tail)
+
+
+def _progress_files(out: str) -> list[Path]:
+    return list(Path(out).glob("rank*/progress.json"))
 
 
 def _stop_elsewhere(commands: Sequence[Sequence[str]], env: Mapping[str, str]) -> None:

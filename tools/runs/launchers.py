@@ -69,7 +69,7 @@ class LocalLauncher(LauncherModel):
 
 
 class TorchrunLauncher(LauncherModel):
-    """`nproc` ranks on each node by torch.distributed.run. Ended by signals; on other hosts by the ssh pipe and the lease."""
+    """`nproc` ranks on each node by torch.distributed.run. Ended by signals; elsewhere by ssh's pipe and the lease."""
 
     kind: Literal["torchrun"] = "torchrun"
     nproc: Count = Field(default=1, description="Ranks on each node")
@@ -232,7 +232,7 @@ class Mount(LauncherModel):
 
 
 class ContainerLauncher(LauncherModel):
-    """`nproc` ranks in one container. Ended with the runtime's kill, by the pipe on standard input, and by the lease."""
+    """`nproc` ranks in one container. Ended with the runtime's kill, the pipe on standard input, and the lease."""
 
     kind: Literal["container"] = "container"
     image: Word = Field(description="Pin it by digest: name@sha256:…")

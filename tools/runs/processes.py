@@ -1,4 +1,4 @@
-"""The processes of one job on this host: tethered to the supervisor, their output drained, ended to the last descendant."""
+"""The processes of one job on this host: tethered to the supervisor, drained, ended to the last descendant."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def check_program(argv: tuple[str, ...], env: Mapping[str, str]) -> None:
 def end_job(processes: Iterable[Process], mark: str, grace_s: float) -> list[int]:
     """Ends the job's processes and all they started; returns what could not be ended.
 
-    What left its launcher's tree has fallen to this process, the subreaper, and is known by the mark in its environment.
+    What left its launcher's tree has fallen to this process, the subreaper, and is known by the mark in its environ.
     """
     listed = list(processes)
     if any(process.exit_code is None for process in listed):

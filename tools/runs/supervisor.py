@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+
 from bitgate.store import Store
 from bitgate.store.records import Finding
 from bitgate.tools.config.project import Project

@@ -1,7 +1,8 @@
 """`python tether.py PARENT -- COMMAND…`: becomes COMMAND, which the kernel kills when PARENT dies.
 
-Launchers such as torchrun do not ask for that themselves, and the setting survives exec. Doing it between fork and exec of a
-process with threads would not be safe, so it is a program of its own. Runs by path with `-I -S`; imports nothing of ours.
+Launchers such as torchrun do not ask for that themselves, and the setting survives exec. Doing it between fork and exec
+of a process with threads would not be safe, so it is a program of its own. Runs by path with `-I -S`; imports nothing
+of ours.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Command lines as recorded: every launcher starts the script by path, carries the environment, and says how it is ended."""
+"""Command lines as recorded: each starts the script by path, carries the environment, and says how it is ended."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ START = Start(
     reads=(Path("/models/qwen"),),
     user="1000:1000",
 )
-RUN = "/opt/engine/bin/python /p/.bitgate/runs/run_a/stage/bitgate_worker/run.py /p/.bitgate/runs/run_a/jobs/0-rollout/job.json"
+FOLDER = "/p/.bitgate/runs/run_a"
+RUN = f"/opt/engine/bin/python {FOLDER}/stage/bitgate_worker/run.py {FOLDER}/jobs/0-rollout/job.json"
 ENV_FILE = "--env-file=/p/.bitgate/runs/run_a/jobs/0-rollout/env.json"
 SSH = "ssh -T -oBatchMode=yes -oServerAliveInterval=5 -oServerAliveCountMax=2"
 
@@ -49,7 +50,8 @@ def test_torchrun_on_this_host() -> None:
     made = launch(kind="torchrun", nproc=2)
     python, script = RUN.split(" ", 1)
     assert lines(made) == [
-        f"{python} -m torch.distributed.run --standalone --nproc-per-node=2 --max-restarts=0 {script} --rank=env:RANK --world=2"
+        f"{python} -m torch.distributed.run --standalone --nproc-per-node=2 --max-restarts=0 {script} "
+        "--rank=env:RANK --world=2"
     ]
     assert (made.world_size, made.commands[0].env) == (2, START.env)
 
@@ -101,10 +103,13 @@ def test_ssh_quotes_every_word_for_the_remote_shell() -> None:
 
 
 def test_ray_is_one_job_a_rank_and_ended_by_id() -> None:
-    made = launch(kind="ray", address="http://head:8265", ranks=2, gpus_per_rank=1, cpus_per_rank=4, master_addr="10.0.0.1")
+    made = launch(
+        kind="ray", address="http://head:8265", ranks=2, gpus_per_rank=1, cpus_per_rank=4, master_addr="10.0.0.1"
+    )
     assert lines(made) == [
-        f"ray job submit --address=http://head:8265 --submission-id=bitgate-run-a-0-rollout-{rank} --entrypoint-num-gpus=1 "
-        f"--entrypoint-num-cpus=4 -- {RUN} --rank={rank} --world=2 --master-addr=10.0.0.1 --master-port=29400 {ENV_FILE}"
+        f"ray job submit --address=http://head:8265 --submission-id=bitgate-run-a-0-rollout-{rank} "
+        f"--entrypoint-num-gpus=1 --entrypoint-num-cpus=4 -- {RUN} --rank={rank} --world=2 "
+        f"--master-addr=10.0.0.1 --master-port=29400 {ENV_FILE}"
         for rank in range(2)
     ]
     assert made.stop == tuple(
@@ -122,7 +127,8 @@ def test_docker_takes_values_from_the_clients_environment() -> None:
         "--shm-size=16g --mount=type=bind,source=/p/.bitgate/runs/run_a,target=/p/.bitgate/runs/run_a "
         "--mount=type=bind,source=/models/qwen,target=/models/qwen,readonly "
         "--mount=type=bind,source=/data,target=/data,readonly "
-        f"--env=HF_TOKEN --env=ODD --env=VLLM_BATCH_INVARIANT --entrypoint= vllm@sha256:abc {RUN} --rank=0 --world=1 --watch-stdin"
+        f"--env=HF_TOKEN --env=ODD --env=VLLM_BATCH_INVARIANT --entrypoint= "
+        f"vllm@sha256:abc {RUN} --rank=0 --world=1 --watch-stdin"
     ]
     assert made.stop == (("docker", "kill", "bitgate-run-a-0-rollout"),)
     assert made.commands[0].env == START.env
@@ -132,7 +138,7 @@ def test_apptainer_takes_the_environment_by_prefix() -> None:
     made = launch(kind="container", runtime="apptainer", image="vllm.sif", gpus="all", nproc=2)
     python, script = RUN.split(" ", 1)
     assert lines(made) == [
-        "apptainer exec --pid --nv --bind=/p/.bitgate/runs/run_a:/p/.bitgate/runs/run_a:rw --bind=/models/qwen:/models/qwen:ro "
+        f"apptainer exec --pid --nv --bind={FOLDER}:{FOLDER}:rw --bind=/models/qwen:/models/qwen:ro "
         f"vllm.sif {python} -m torch.distributed.run --standalone --nproc-per-node=2 --max-restarts=0 {script} "
         "--rank=env:RANK --world=2 --watch-stdin"
     ]
@@ -173,9 +179,15 @@ def test_what_no_launcher_may_be_given_is_refused(table: dict[str, Any]) -> None
 
 
 @pytest.mark.engine
-def test_two_torchrun_ranks_reduce_over_gloo(project: Project, run_tiny: Callable[..., Ended], engine_python: str) -> None:
+def test_two_torchrun_ranks_reduce_over_gloo(
+    project: Project, run_tiny: Callable[..., Ended], engine_python: str
+) -> None:
     done = run_tiny(
-        project, python=engine_python, launcher={"kind": "torchrun", "nproc": 2}, options={"mischief": "uses_gloo"}, wait_s=120
+        project,
+        python=engine_python,
+        launcher={"kind": "torchrun", "nproc": 2},
+        options={"mischief": "uses_gloo"},
+        wait_s=120,
     )
     assert done.evidence is not None, done.run.error
     assert done.evidence.summary == "2 ranks"
@@ -188,14 +200,20 @@ def test_a_rank_that_leaves_no_result_makes_the_run_invalid(
     project: Project, run_tiny: Callable[..., Ended], engine_python: str
 ) -> None:
     done = run_tiny(
-        project, python=engine_python, launcher={"kind": "torchrun", "nproc": 2}, options={"mischief": "is_missing"}, wait_s=120
+        project,
+        python=engine_python,
+        launcher={"kind": "torchrun", "nproc": 2},
+        options={"mischief": "is_missing"},
+        wait_s=120,
     )
     assert done.evidence is not None, done.run.error
     assert (done.evidence.verdict, [reason.code for reason in done.evidence.reasons]) == ("invalid", ["rank_missing"])
 
 
 @pytest.mark.engine
-def test_one_rank_that_hangs_times_both_out(project: Project, run_tiny: Callable[..., Ended], engine_python: str) -> None:
+def test_one_rank_that_hangs_times_both_out(
+    project: Project, run_tiny: Callable[..., Ended], engine_python: str
+) -> None:
     done = run_tiny(
         project, python=engine_python, launcher={"kind": "torchrun", "nproc": 2}, timeout_s=12, wait_s=120,
         options={"mischief": "hangs_with_the_gil", "when": "step"},

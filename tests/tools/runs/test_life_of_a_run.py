@@ -11,13 +11,15 @@ from typing import Any
 
 import anyio
 import pytest
+from anyio.to_thread import run_sync
+from killing import until
 from tiny_runs import Ended, ended, start
 
 from bitgate.store import NotFound, Store, verify_ledger
 from bitgate.tools.config.project import Project
 from bitgate.tools.errors import RequestError
 from bitgate.tools.runs.control import cancel_run, mark_lost_runs, run_folder, wait_run
-from bitgate.tools.runs.lease import HeldLease
+from bitgate.tools.runs.lease import HeldLease, holder
 from bitgate.tools.runs.logs import run_log
 from bitgate.tools.runs.processes import marked_run
 
@@ -112,9 +114,7 @@ def test_progress_moves_inside_a_job_and_never_back(project: Project) -> None:
     assert any(value % 1 for value in values)
 
 
-@pytest.mark.parametrize(
-    ("block", "words"), [("raise", "ZeroDivisionError: tiny tool"), ("exit", "SystemExit")]
-)
+@pytest.mark.parametrize(("block", "words"), [("raise", "ZeroDivisionError: tiny tool"), ("exit", "SystemExit")])
 def test_a_tool_that_breaks_is_an_internal_error(project: Project, run_tiny: Run, block: str, words: str) -> None:
     done = run_tiny(project, block=block)
     assert (done.run.state, done.run.error_code, done.evidence) == ("failed", "internal", None)
@@ -175,7 +175,13 @@ def test_a_second_supervisor_leaves_the_run_alone(project: Project) -> None:
     async def scenario() -> None:
         run = await start(project, **FOREVER)
         await until_held(project, run.id)
-        command = [sys.executable, "-m", "bitgate.tools.runs.supervisor", str(run_folder(project, run.id).path), str(os.getpid())]
+        command = [
+            sys.executable,
+            "-m",
+            "bitgate.tools.runs.supervisor",
+            str(run_folder(project, run.id).path),
+            str(os.getpid()),
+        ]
         second = await anyio.run_process(command, check=False)
         assert second.returncode == 3
         assert (await wait_run(project, run.id, 0)).state == "running"
@@ -226,18 +232,15 @@ def test_the_log_of_a_run_can_be_read_piece_by_piece(project: Project, run_tiny:
 
 async def until_held(project: Project, run_id: str) -> int:
     """The supervisor's pid, once it has the lease."""
-    from bitgate.tools.runs.lease import holder
-
-    with anyio.fail_after(20):
-        while (pid := holder(run_folder(project, run_id).lease)) is None:
-            await anyio.sleep(0.02)
+    lease = run_folder(project, run_id).lease
+    await run_sync(until, lambda: holder(lease) is not None)
+    pid = holder(lease)
+    assert pid is not None
     return pid
 
 
 async def until_scoring(project: Project, run_id: str) -> int:
     """The supervisor's pid, once its engine is in a step."""
-    pid = await until_held(project, run_id)
-    with anyio.fail_after(20):
-        while "step" not in getattr(run_folder(project, run_id).read_progress(), "message", ""):
-            await anyio.sleep(0.02)
-    return pid
+    folder = run_folder(project, run_id)
+    await run_sync(until, lambda: "step" in getattr(folder.read_progress(), "message", ""))
+    return await until_held(project, run_id)

@@ -44,7 +44,7 @@ def _header(path: str | os.PathLike[str], data: mmap.mmap, start: int) -> dict[s
     try:
         header = json.loads(data[8:start])
         header.pop("__metadata__", None)
-    except (ValueError, AttributeError) as error:
+    except (ValueError, TypeError, AttributeError) as error:
         raise CheckpointError(f"{path}: its header is not a JSON object: {error}") from error
     found: dict[str, Any] = header
     return found

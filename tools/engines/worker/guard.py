@@ -1,7 +1,7 @@
 """The guard of one rank: it starts the engine's process, keeps its log, and ends everything below it when it must.
 
-The engine may hang in C code with the GIL held, leave its session, or fork twice; the guard runs none of its code, is the
-subreaper of all it starts, and therefore cannot be blocked or escaped. It ends its tree when
+The engine may hang in C code with the GIL held, leave its session, or fork twice; the guard runs none of its code, is
+the subreaper of all it starts, and therefore cannot be blocked or escaped. It ends its tree when
 - the lease is old (the supervisor is gone, perhaps on another host),
 - its parent died, its standard input closed (--watch-stdin), or it is asked to (SIGTERM, SIGINT),
 - the engine's process is over, whatever that left behind.

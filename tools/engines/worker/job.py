@@ -1,4 +1,4 @@
-"""The job as the worker reads it: the same fields as `bitgate.tools.engines.jobs`, without pydantic (a test compares them)."""
+"""The job as the worker reads it: the fields of `bitgate.tools.engines.jobs`, without pydantic (a test compares)."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _unheard(share: float, message: str) -> None:
 
 @dataclass(frozen=True)
 class Job:
-    """`steps` are as JSON has them. `place` and `progress(share of the step, message)` are added where the rank runs."""
+    """`steps` are as JSON has them; `place` and `progress(share of the step, message)` are added by the rank."""
 
     version: int
     run_id: str

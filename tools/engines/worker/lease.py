@@ -39,7 +39,7 @@ class Lease:
 
 
 class LeaseThread(threading.Thread):
-    """Second line of defence in the engine's own process; the guard (guard.py), which no engine can block, is the first."""
+    """Second line of defence, in the engine's own process; the guard (guard.py), which none can block, is first."""
 
     def __init__(self, lease: Lease) -> None:
         super().__init__(name="bitgate-lease", daemon=True)

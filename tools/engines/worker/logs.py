@@ -1,7 +1,7 @@
 """A log of bounded size: its beginning and its end are kept, what was dropped between them is counted.
 
-`log.txt` holds the first half of the limit; after it `log.txt.1` (newer) and `log.txt.0` (older) take turns. Nothing is ever
-read back or copied while writing, so an engine that prints a gigabyte costs a gigabyte of pipe and no disk.
+`log.txt` holds the first half of the limit; after it `log.txt.1` (newer) and `log.txt.0` (older) take turns. Nothing
+is read back or copied while writing, so an engine that prints a gigabyte costs a gigabyte of pipe and no disk.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Linux process trees: who descends from whom, being the one that orphans fall back to, and ending all of them.
 
-A process group or session does not bound what an engine starts: a double fork with setsid leaves both. A child subreaper
-does: every orphan below it becomes its child, so the tree under it is always complete in /proc.
+A process group or session does not bound what an engine starts: a double fork with setsid leaves both. A child
+subreaper does: every orphan below it becomes its child, so the tree under it is always complete in /proc.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def become_subreaper() -> None:
 
 
 def signal_when_parent_dies(number: int) -> None:
-    """Ask for signal `number` when the *thread* that started this process ends; check `getppid` for the process itself."""
+    """Ask for signal `number` when the *thread* that started this process ends; `getppid` tells of the process."""
     _prctl(_PR_SET_PDEATHSIG, number)
 
 

@@ -12,7 +12,10 @@ INTERVAL_S = 0.2
 
 
 class Progress:
-    """`report(done, total, message)` for phases of the job, `within(share, message)` for the inside of the current one."""
+    """`report(done, total, message)` for phases of the job, `within(share, message)` for the inside of the current one.
+
+    Never raises: a full disk is reported by what matters.
+    """
 
     def __init__(self, path: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._path, self._clock = path, clock

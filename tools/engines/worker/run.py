@@ -1,7 +1,7 @@
-"""Every rank starts here, by path, in the user's interpreter: `python <run>/stage/bitgate_worker/run.py JOB --rank --world`.
+"""Every rank starts here, by path, in the user's interpreter: `python …/bitgate_worker/run.py JOB --rank --world`.
 
-Only this file's folder is on the path then, where our `capture.py` or `engines` would shadow the user's modules; its parent
-takes that place.
+Only this file's folder is on the path then, where our `capture.py` or `engines` would shadow the user's modules; its
+parent takes that place.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def arguments() -> argparse.Namespace:
 
 
 def take_environment(path: str | None) -> None:
-    """Start again under the side's environment, for launchers that cannot pass one: much of it is read at start only."""
+    """Start again under the side's environment, for launchers that cannot pass it: much of it is read at start only."""
     if path is None or os.environ.get("BITGATE_ENV_FILE") == path:
         return
     with open(path, encoding="utf-8") as file:

@@ -31,7 +31,7 @@ ORPHAN_LIMIT_S: Final = 10.0
 
 @dataclass(frozen=True)
 class Moment:
-    """`after_s` counts from the run's start; None waits until the victim and the engine's step are there."""
+    """`after_s` counts from the victim's being there; None waits until the engine is in a step."""
 
     victim: str
     after_s: float | None
@@ -60,17 +60,17 @@ def kill_one(project: Project, chosen: Moment) -> Aftermath:
         assert server.stdout is not None
         run_id = server.stdout.readline().strip()
         family = Family(project, run_id, server.pid)
-        started = time.monotonic()
+        until(lambda: bool(family.members(chosen.victim)) or server.poll() is not None)
         if chosen.after_s is None:
-            _until(lambda: family.in_step() and bool(family.members(chosen.victim)))
+            until(family.in_step)
         else:
-            _until(lambda: time.monotonic() - started >= (chosen.after_s or 0.0) or server.poll() is not None)
+            until(lambda: server.poll() is not None, chosen.after_s)
         killed = family.kill(chosen.victim)
         killed_at = time.monotonic()
         # A run whose daemon, or nothing, was killed goes on; it is ended like by a server that dies.
         if chosen.victim == "daemon" or not killed:
             server.kill()
-        _until(lambda: not marked_run(run_id) and not family.alive(), ORPHAN_LIMIT_S + 5)
+        until(lambda: not marked_run(run_id) and not family.alive(), ORPHAN_LIMIT_S + 5)
         gone = time.monotonic() - killed_at
         mark_lost_runs(project)
         run = anyio.run(wait_run, project, run_id, 20)
@@ -92,9 +92,9 @@ class Family:
     def supervisor(self) -> int | None:
         processes = table()
         wanted = os.fsencode(str(run_folder(self.project, self.run_id).path))
-        return next((pid for pid in descendants(self.server, processes) if wanted in _cmdline(pid).split(b"\0")), None) or holder(
-            run_folder(self.project, self.run_id).lease
-        )
+        return next(
+            (pid for pid in descendants(self.server, processes) if wanted in _cmdline(pid).split(b"\0")), None
+        ) or holder(run_folder(self.project, self.run_id).lease)
 
     def members(self, victim: str) -> list[int]:
         if victim == "server":
@@ -104,11 +104,15 @@ class Family:
             return [supervisor] if supervisor else []
         processes = table()
         below = descendants(supervisor, processes)
-        workers = [pid for pid in below if b"bitgate_worker/run.py" in _cmdline(pid) and b"torch.distributed.run" not in _cmdline(pid)]
+        workers = [
+            pid
+            for pid in below
+            if b"bitgate_worker/run.py" in _cmdline(pid) and b"torch.distributed.run" not in _cmdline(pid)
+        ]
         guards = [pid for pid in workers if processes[pid][0] not in workers]
         children = [pid for pid in workers if processes[pid][0] in guards]
         # A daemon that left its session has fallen to the guard, where it looks like the engine.
-        engines = [pid for pid in children if _session(pid) != pid]
+        engines = [pid for pid in children if _session(pid) == _session(processes[pid][0])]
         found = {
             "launcher": [pid for pid in below if processes[pid][0] == supervisor and pid not in engines],
             "guard": guards,
@@ -124,9 +128,7 @@ class Family:
     def kill(self, victim: str) -> list[int]:
         """Kills one of them, whichever is there; what was killed."""
         targets = self.members(victim)[:1]
-        for pid in targets:
-            os.kill(pid, signal.SIGKILL)
-        return targets
+        return [pid for pid in targets if _killed(pid)]
 
     def alive(self) -> list[int]:
         pid = holder(run_folder(self.project, self.run_id).lease)
@@ -140,6 +142,14 @@ def _cmdline(pid: int) -> bytes:
         return b""
 
 
+def _killed(pid: int) -> bool:
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return False
+    return True
+
+
 def _session(pid: int) -> int:
     try:
         return os.getsid(pid)
@@ -147,7 +157,8 @@ def _session(pid: int) -> int:
         return 0
 
 
-def _until(condition: Any, limit_s: float = 60.0) -> None:
+def until(condition: Any, limit_s: float = 60.0) -> None:
+    """Waits for `condition()`, at most `limit_s`."""
     deadline = time.monotonic() + limit_s
     while not condition() and time.monotonic() < deadline:
         select.select([], [], [], 0.02)

@@ -1,4 +1,4 @@
-"""A real, small engine for tests (numpy only), and every way in which engines misbehave. Staged beside the worker's own."""
+"""A real, small engine for tests (numpy only), and every way in which engines misbehave. Staged beside the others."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from ..engine import EngineError, Perturbation, StepRows
+# Staged into the worker package, where `engine` is its neighbour.
+from ..engine import EngineError, Perturbation, StepRows  # noqa: TID252
 
 VOCAB, WIDTH = 64, 8
 

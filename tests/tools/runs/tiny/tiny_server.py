@@ -10,9 +10,10 @@ import tiny_setup
 
 tiny_setup.install()
 
+from tiny_tool import TinyRequest  # noqa: E402
+
 from bitgate.tools.config.project import Project  # noqa: E402
 from bitgate.tools.runs.control import start_run, wait_run  # noqa: E402
-from tiny_tool import TinyRequest  # noqa: E402
 
 
 async def main() -> None:

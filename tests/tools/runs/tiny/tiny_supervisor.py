@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 
 import tiny_setup
+
 from bitgate.tools.runs import job, supervisor
 
 tiny_setup.install()

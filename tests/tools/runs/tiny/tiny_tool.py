@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import anyio
+from pydantic import Field, JsonValue, TypeAdapter
+
 from bitgate.store.records import Finding
 from bitgate.tools.engines.jobs import Canary, Decode, Generate, Job, Prefill
 from bitgate.tools.engines.worker.sequences import write_sequences
@@ -16,7 +18,6 @@ from bitgate.tools.registry import Tool, ToolRequest
 from bitgate.tools.runs.context import RunContext
 from bitgate.tools.runs.launchers import Launcher
 from bitgate.tools.runs.results import JobResult
-from pydantic import Field, JsonValue, TypeAdapter
 
 
 class TinyRequest(ToolRequest):
