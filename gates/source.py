@@ -9,11 +9,11 @@ from typing import Any, Final
 from bitgate.gates.matching import Seen
 from bitgate.gates.spec import Need
 from bitgate.store.records import Evidence, Verdict
-from bitgate.store.schema import GATE_SIDES, field
+from bitgate.store.schema import GATE_SIDES
 from bitgate.store.store import Store
 
 WINDOW: Final = 25
-"""Results looked at per question, newest first. They are already about exactly today's side; grade and axes are left."""
+"""Results looked at for one question, newest first: they are about exactly today's side, so grade and axes are left."""
 
 _COLUMNS: Final = "seq, hash, actor, at, body"
 
@@ -26,21 +26,12 @@ class StoreSource:
         self._by_id: dict[str, Seen | None] = {}
 
     def bound(self, need: Need, digests: Mapping[str, str], verdict: Verdict) -> Sequence[Seen]:
-        side = next((name for name in GATE_SIDES if name in digests), None)
-        if need.sides and side is None:
-            return self._named(need, digests, verdict)
-        where = {"tool": need.tool, "verdict": verdict} | ({"check": need.check} if need.check else {})
-        if side is not None:
-            where[f"sides.{side}.digest"] = digests[side]
-        return self._query(where, WINDOW)
-
-    def _named(self, need: Need, digests: Mapping[str, str], verdict: Verdict) -> Sequence[Seen]:
-        """Sides under names of the project's own: no index knows them, so the newest results are looked through."""
-        where = {"tool": need.tool, "verdict": verdict} | ({"check": need.check} if need.check else {})
-        return [seen for seen in self._query(where, 200) if _has(seen.evidence, digests)]
+        indexed = {name: digest for name, digest in digests.items() if name in GATE_SIDES}
+        found = self._query(_keys(need) | {"verdict": verdict} | indexed, WINDOW if len(indexed) == len(digests) else 200)
+        return found if len(indexed) == len(digests) else [seen for seen in found if _has(seen.evidence, digests)]
 
     def newest(self, need: Need) -> Seen | None:
-        found = self._query({"tool": need.tool} | ({"check": need.check} if need.check else {}), 1)
+        found = self._query(_keys(need), 1)
         return found[0] if found else None
 
     def by_id(self, evidence_id: str) -> Seen | None:
@@ -50,15 +41,20 @@ class StoreSource:
             self._by_id[evidence_id] = self._seen(found[0]) if found else None
         return self._by_id[evidence_id]
 
-    def _query(self, where: Mapping[str, str], limit: int) -> list[Seen]:
-        conditions = " AND ".join(f"{field(name)} = :v{n}" for n, name in enumerate(where))
-        values: dict[str, Any] = {f"v{n}": value for n, value in enumerate(where.values())}
-        sql = f"SELECT {_COLUMNS} FROM entries WHERE kind = 'evidence' AND {conditions} ORDER BY seq DESC LIMIT :limit"
-        return [self._seen(row) for row in self._store.ledger.rows(sql, values | {"limit": limit})]
+    def _query(self, keys: Mapping[str, str], limit: int) -> list[Seen]:
+        conditions = " AND ".join(f'k."{name}" = :{name}' for name in keys)
+        columns = ", ".join(f"e.{name}" for name in _COLUMNS.split(", "))
+        sql = f"""SELECT {columns} FROM evidence_keys AS k JOIN entries AS e ON e.seq = k.seq
+          WHERE {conditions} ORDER BY k.seq DESC LIMIT :limit"""
+        return [self._seen(row) for row in self._store.ledger.rows(sql, {**keys, "limit": limit})]
 
     def _seen(self, row: tuple[Any, ...]) -> Seen:
         seq, digest, actor, at, body = row
         return Seen(Evidence.model_validate_json(body), seq, digest, actor, at)
+
+
+def _keys(need: Need) -> dict[str, str]:
+    return {"tool": need.tool} | ({"check": need.check} if need.check else {})
 
 
 def _has(evidence: Evidence, digests: Mapping[str, str]) -> bool:

@@ -13,10 +13,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
+from blake3 import blake3
+
 from bitgate.store.canonical import clean_text
 from bitgate.store.errors import NotFound, Refused, translated
 from bitgate.store.records import ArtifactRef
-from blake3 import blake3
 
 _CHUNK = 4 << 20
 _MAX_NAME = 120

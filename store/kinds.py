@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pydantic import BaseModel
+
 from bitgate.store.errors import Refused
 from bitgate.store.records import Evidence, RegisteredModel, RunFinished, RunStarted
-from pydantic import BaseModel
 
 
 @dataclass(frozen=True)

@@ -8,13 +8,14 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from bitgate.store.canonical import canonical, clean_label
 from bitgate.store.chain import GENESIS, Entry, Head, row_hash
 from bitgate.store.errors import Refused, translated
 from bitgate.store.ids import now
 from bitgate.store.kinds import Kind, kind_for
 from bitgate.store.opening import immediate, prepare
-from pydantic import ValidationError
 
 _COLUMNS = "seq, at, kind, subject, actor, body, prev_hash, hash"
 _PAGE = 500

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import sqlite3
 
+from sqlite_utils import Database, Migrations
+
 from bitgate.store.errors import Damaged
 from bitgate.store.schema import APPLICATION_ID, SCHEMA_VERSION, create_objects, drop_objects, object_problems
-from sqlite_utils import Database, Migrations
 
 MIGRATIONS = Migrations("bitgate_store")
 
@@ -25,7 +26,17 @@ def m001_ledger(db: Database) -> None:
           prev_hash TEXT NOT NULL CHECK (length(prev_hash) = 64),
           hash TEXT NOT NULL UNIQUE CHECK (length(hash) = 64)
         ) STRICT""")
-    # Derived from entries by triggers, so that finding what runs does not read every run that ever was.
+    # Derived from entries by triggers: evidence is found, and what runs is found, without reading all that ever was.
+    db.execute("""
+        CREATE TABLE evidence_keys (
+          seq INTEGER PRIMARY KEY REFERENCES entries (seq),
+          tool TEXT NOT NULL,
+          "check" TEXT,
+          verdict TEXT NOT NULL,
+          rollout TEXT,  -- the digests of the sides that gates are about
+          trainer TEXT,
+          baseline TEXT
+        ) STRICT""")
     db.execute("CREATE TABLE running (run_id TEXT PRIMARY KEY, seq INTEGER NOT NULL) STRICT")
 
 

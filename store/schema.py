@@ -1,4 +1,4 @@
-"""What the ledger's file holds: three tables (made by migrations) and the triggers, indexes and views around them.
+"""What the ledger's file holds: four tables (made by migrations) and the triggers, indexes and views around them.
 
 Triggers, indexes and views carry no data, so that they are dropped before and made again after every migration:
 sqlite-utils' `transform()` silently loses triggers, and refuses tables with expression indexes. Whatever is changed
@@ -30,9 +30,9 @@ def _refuse(name: str, when: str, message: str) -> SchemaObject:
     return _trigger(name, when, f"SELECT RAISE(ABORT, '{message}')")
 
 
-def _index(name: str, columns: str, where: str = "") -> SchemaObject:
+def _index(name: str, table: str, columns: str, where: str = "") -> SchemaObject:
     condition = f" WHERE {where}" if where else ""
-    return SchemaObject("index", name, f"CREATE INDEX {name} ON entries ({columns}){condition}")
+    return SchemaObject("index", name, f"CREATE INDEX {name} ON {table} ({columns}){condition}")
 
 
 def _view(name: str, select: str) -> SchemaObject:
@@ -50,6 +50,22 @@ _FINISHED = "EXISTS (SELECT 1 FROM entries WHERE subject = {run} AND kind = 'run
 
 def _running(run: str) -> str:
     return f"{_STARTED.format(run=run)} AND NOT {_FINISHED.format(run=run)}"
+
+
+GATE_SIDES = ("rollout", "trainer", "baseline")
+"""The sides that gates C0-C10 are about, by the name under which evidence holds them."""
+
+# The columns of evidence_keys: where each lies in the body of a piece of evidence.
+KEYS = {
+    "tool": field("tool", "{row}"),
+    '"check"': field("check", "{row}"),
+    "verdict": field("verdict", "{row}"),
+    **{side: field(f"sides.{side}.digest", "{row}") for side in GATE_SIDES},
+}
+
+
+def _keys_of(row: str) -> str:
+    return ", ".join(key.format(row=row) for key in KEYS.values())
 
 
 TRIGGERS = (
@@ -79,6 +95,13 @@ TRIGGERS = (
         "evidence needs a run that is running",
     ),
     _trigger(
+        "evidence_keys_add",
+        "AFTER INSERT ON entries WHEN NEW.kind = 'evidence'",
+        f"INSERT INTO evidence_keys (seq, {', '.join(KEYS)}) VALUES (NEW.seq, {_keys_of('NEW')})",
+    ),
+    _refuse("evidence_keys_no_update", "BEFORE UPDATE ON evidence_keys", "evidence_keys is append-only"),
+    _refuse("evidence_keys_no_delete", "BEFORE DELETE ON evidence_keys", "evidence_keys is append-only"),
+    _trigger(
         "running_add",
         "AFTER INSERT ON entries WHEN NEW.kind = 'run_started'",
         "INSERT INTO running (run_id, seq) VALUES (NEW.subject, NEW.seq)",
@@ -91,25 +114,24 @@ TRIGGERS = (
 )
 
 # One index for each set of filters: SQLite appends seq, so that the newest rows of any filter are read without a sort.
-_FILTERS = ("tool", "check", "verdict")
-GATE_SIDES = ("rollout", "trainer", "baseline")
-"""The sides that gates C0-C10 are about, by the name under which evidence holds them."""
+_FILTERS = ("tool", '"check"', "verdict")
 _FILTER_SETS = tuple(chain.from_iterable(combinations(_FILTERS, size) for size in (1, 2, 3)))
 
 INDEXES = (
-    _index("entries_by_kind", "kind"),
-    _index("entries_by_subject", "subject, kind"),
-    _index("runs_by_state", field("state"), "kind = 'run_finished'"),
+    _index("entries_by_kind", "entries", "kind"),
+    _index("entries_by_subject", "entries", "subject, kind"),
+    _index("runs_by_state", "entries", field("state"), "kind = 'run_finished'"),
     *(
-        _index("evidence_by_" + "_".join(names), ", ".join(f"({field(name)})" for name in names), "kind = 'evidence'")
+        _index("evidence_by_" + "_".join(names).replace('"', ""), "evidence_keys", ", ".join(names))
         for names in _FILTER_SETS
     ),
     # What gates ask at every look: the results of a tool about exactly this side as it is today.
     *(
         _index(
             f"evidence_of_{side}",
-            ", ".join(f"({field(name)})" for name in (f"sides.{side}.digest", *_FILTERS)),
-            "kind = 'evidence'",
+            "evidence_keys",
+            ", ".join((side, *_FILTERS)),
+            f"{side} IS NOT NULL",
         )
         for side in GATE_SIDES
     ),
@@ -127,11 +149,12 @@ VIEWS = (
     ),
     _view(
         "evidence",
-        f"""SELECT subject AS id, {field("tool")} AS tool, {field("check")} AS "check", {field("verdict")} AS verdict,
-        {field("grade")} AS grade, {field("summary")} AS summary, {field("next")} AS "next",
-        {field("started_at")} AS started_at, {field("finished_at")} AS finished_at, {field("run_id")} AS run_id, actor,
-        body -> '$.reasons' AS reasons, body -> '$.figures' AS figures, body -> '$.request' AS request, seq
-        FROM entries WHERE kind = 'evidence'""",
+        f"""SELECT e.subject AS id, k.tool AS tool, k."check" AS "check", k.verdict AS verdict,
+        {field("grade", "e")} AS grade, {field("summary", "e")} AS summary, {field("next", "e")} AS "next",
+        {field("started_at", "e")} AS started_at, {field("finished_at", "e")} AS finished_at,
+        {field("run_id", "e")} AS run_id, e.actor AS actor, e.body -> '$.reasons' AS reasons,
+        e.body -> '$.figures' AS figures, e.body -> '$.request' AS request, k.seq AS seq
+        FROM evidence_keys AS k JOIN entries AS e ON e.seq = k.seq""",
     ),
     _view(
         "evidence_sides",

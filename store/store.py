@@ -183,12 +183,11 @@ class Store:
         if verdict is not None:
             _check_member("verdict", verdict, get_args(Verdict))
         filters = {"tool": tool, "check": check, "verdict": verdict}
-        conditions = [f"{field(name)} = :{name}" for name, value in filters.items() if value is not None]
-        if before is not None:
-            conditions.append("seq < :before")
-        sql = "SELECT body FROM entries WHERE " + " AND ".join(["kind = 'evidence'", *conditions])
+        conditions = [f'k."{name}" = :{name}' for name, value in filters.items() if value is not None]
+        conditions.append("TRUE" if before is None else "k.seq < :before")
+        sql = f"SELECT body FROM evidence_keys AS k JOIN entries AS e USING (seq) WHERE {' AND '.join(conditions)}"
         parameters = {**filters, "limit": _limit(limit), "before": before and self._evidence_row(before)[0]}
-        rows = self.ledger.rows(f"{sql} ORDER BY seq DESC LIMIT :limit", parameters)
+        rows = self.ledger.rows(f"{sql} ORDER BY k.seq DESC LIMIT :limit", parameters)
         return [Evidence.model_validate_json(body) for (body,) in rows]
 
     # Models

@@ -18,7 +18,7 @@ from bitgate.store.chain import GENESIS, row_hash
 from bitgate.store.errors import NotFound, StoreError, from_sqlite
 from bitgate.store.opening import BUSY_SECONDS
 from bitgate.store.records import Record
-from bitgate.store.schema import APPLICATION_ID, SCHEMA_VERSION, field, object_problems
+from bitgate.store.schema import APPLICATION_ID, KEYS, SCHEMA_VERSION, field, object_problems
 
 _ROWS = "SELECT seq, at, kind, subject, actor, body, prev_hash, hash FROM entries ORDER BY seq"
 _Row = tuple[int, bytes, bytes, bytes, bytes, bytes, bytes, bytes]
@@ -164,8 +164,8 @@ class _Check:
     def _run_rules(self, connection: sqlite3.Connection) -> None:
         for seq, message in connection.execute(_RUN_RULES):
             self.add("run_rule", f"row {seq}: {message}", seq)
-        for (run_id,) in connection.execute(_DERIVED):
-            self.add("derived_changed", f"the table of running runs is wrong about {run_id}: it was changed by hand")
+        for table, what in connection.execute(_DERIVED):
+            self.add("derived_changed", f"the table {table} is wrong about {what}: it was changed by hand")
 
     def _artifacts(self, connection: sqlite3.Connection) -> None:
         store = ArtifactStore(self.path.parent / "artifacts")
@@ -195,8 +195,14 @@ SELECT f.seq, 'it ends a run that was not running then' FROM entries AS f
 ORDER BY 1"""
 _OPEN_RUNS = """SELECT s.subject FROM entries AS s WHERE s.kind = 'run_started' AND NOT EXISTS
   (SELECT 1 FROM entries AS f WHERE f.subject = s.subject AND f.kind = 'run_finished')"""
-_DERIVED = f"""SELECT * FROM ({_OPEN_RUNS} EXCEPT SELECT run_id FROM running)
-  UNION ALL SELECT * FROM (SELECT run_id FROM running EXCEPT {_OPEN_RUNS})"""
+_WRONG_KEYS = [f"k.{name} IS NOT {key.format(row='e')}" for name, key in KEYS.items()]
+_DERIVED = f"""
+SELECT 'running', * FROM ({_OPEN_RUNS} EXCEPT SELECT run_id FROM running)
+UNION ALL SELECT 'running', * FROM (SELECT run_id FROM running EXCEPT {_OPEN_RUNS})
+UNION ALL SELECT 'evidence_keys', 'row ' || e.seq FROM entries AS e LEFT JOIN evidence_keys AS k ON k.seq = e.seq
+  WHERE e.kind = 'evidence' AND (k.seq IS NULL OR {" OR ".join(_WRONG_KEYS)})
+UNION ALL SELECT 'evidence_keys', 'row ' || k.seq FROM evidence_keys AS k
+  WHERE NOT EXISTS (SELECT 1 FROM entries AS e WHERE e.seq = k.seq AND e.kind = 'evidence')"""
 _ARTIFACTS = """SELECT MIN(e.seq), a.value ->> '$.digest' AS digest, a.value ->> '$.name'
   FROM entries AS e, json_each(e.body, '$.artifacts') AS a GROUP BY digest ORDER BY 1"""
 

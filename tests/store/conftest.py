@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from bitgate.store import Store
 from bitgate.store.records import Evidence, Finding
 

@@ -5,10 +5,11 @@ import threading
 from pathlib import Path
 
 import pytest
+from blake3 import blake3
+
 from bitgate.store import ArtifactStore, NotFound, Refused, StoreError
 from bitgate.store.artifacts import clean_name
 from bitgate.store.records import ArtifactRef
-from blake3 import blake3
 
 
 @pytest.fixture

@@ -4,10 +4,11 @@ import json
 from typing import Any
 
 import pytest
-from bitgate.store import Refused
-from bitgate.store.canonical import canonical, clean_label
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from bitgate.store import Refused
+from bitgate.store.canonical import canonical, clean_label
 
 NUMBERS = st.integers() | st.floats(allow_nan=False, allow_infinity=False)
 TEXT = st.text(st.characters(codec="utf-8"))

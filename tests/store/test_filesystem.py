@@ -3,6 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from bitgate.store import Store, Unavailable
 from bitgate.store import filesystem as fs
 

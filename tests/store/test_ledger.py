@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
 from bitgate.store import GENESIS, Head, Refused, Store, StoreError, Unavailable, verify_ledger
 from bitgate.store.kinds import KINDS
 from bitgate.store.records import Evidence, Finding

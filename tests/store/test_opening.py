@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+
 from bitgate.store import Damaged, NotFound, Store, StoreError, Unavailable, verify_ledger
 from bitgate.store.schema import SCHEMA_VERSION
 

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+
 from bitgate.store import NotFound, Refused, Store, StoreError
 from bitgate.store.records import Evidence, Finding, ModelRecord, Reason, RegisteredModel, SideRecord
 

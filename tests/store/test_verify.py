@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
 from bitgate.store import GENESIS, Store, verify_ledger
 from bitgate.store.chain import row_hash
 from bitgate.store.records import Evidence
@@ -218,7 +219,7 @@ def test_evidence_hidden_from_an_index_is_found(path: Path, store: Store, finish
     raw = sqlite3.connect(path, isolation_level=None)
     (sql,) = raw.execute("SELECT sql FROM sqlite_schema WHERE name = 'evidence_by_verdict'").fetchone()
     raw.execute("DROP INDEX evidence_by_verdict")
-    raw.execute(sql.replace("'evidence'", "'nothing'"))
+    raw.execute(f"{sql} WHERE verdict = 'pass'")
     raw.execute("PRAGMA writable_schema = ON")
     raw.execute("UPDATE sqlite_schema SET sql = ? WHERE name = 'evidence_by_verdict'", (sql,))
     raw.close()
@@ -277,6 +278,27 @@ def test_a_run_hidden_from_the_running_ones_is_found(path: Path, store: Store) -
     report = verify_ledger(path)
     assert report.problems[0].code == "derived_changed"
     assert run.id in str(report.problem)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "UPDATE evidence_keys SET verdict = 'pass'",
+        'UPDATE evidence_keys SET "check" = NULL',
+        "UPDATE evidence_keys SET rollout = 'x'",
+        "DELETE FROM evidence_keys",
+        "INSERT INTO evidence_keys (seq, tool, verdict) VALUES (1, 'run_compare', 'pass')",
+    ],
+)
+def test_evidence_filed_wrongly_is_found(
+    path: Path, store: Store, finished: Callable[..., Evidence], change: str
+) -> None:
+    finished(verdict="fail", check="batch")
+    store.close()
+    tamper(path, change)
+    report = verify_ledger(path)
+    assert {problem.code for problem in report.problems} == {"derived_changed"}
+    assert "the table evidence_keys is wrong about row" in str(report.problem)
 
 
 def test_verifying_changes_nothing_and_does_not_stop_writers(path: Path, store: Store) -> None:
