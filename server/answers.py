@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final, Literal
 
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
+
 from bitgate.server.sanitise import Cleaner, shrink, wire_size
 from bitgate.store.records import ArtifactRef, Evidence, Grade, Reason, Run, RunState, Verdict
-from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 MAX_WIRE: Final = 9_600
 """Bytes of a result, structured and text together; the protocol's own envelope needs a little more."""

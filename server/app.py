@@ -6,6 +6,16 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
+from mcp.server.auth.middleware.auth_context import get_access_token
+from mcp.server.auth.provider import TokenVerifier
+from mcp.server.auth.settings import AuthSettings
+from mcp.server.mcpserver import Context, MCPServer
+from mcp.server.mcpserver.exceptions import ToolError
+from mcp.server.mcpserver.tools.base import Tool as ServedTool
+from mcp.server.mcpserver.utilities.func_metadata import ArgModelBase, FuncMetadata
+from mcp.types import CallToolResult, TextContent, ToolAnnotations
+from pydantic import BaseModel, JsonValue
+
 from bitgate.server import calls
 from bitgate.server.about import INSTRUCTIONS, NAME, TITLE, version
 from bitgate.server.answers import RunAnswer, fitted
@@ -18,15 +28,6 @@ from bitgate.server.session import Session
 from bitgate.store.errors import StoreError
 from bitgate.tools.errors import BitgateError
 from bitgate.tools.registry import TOOLS, Tool
-from mcp.server.auth.middleware.auth_context import get_access_token
-from mcp.server.auth.provider import TokenVerifier
-from mcp.server.auth.settings import AuthSettings
-from mcp.server.mcpserver import Context, MCPServer
-from mcp.server.mcpserver.exceptions import ToolError
-from mcp.server.mcpserver.tools.base import Tool as ServedTool
-from mcp.server.mcpserver.utilities.func_metadata import ArgModelBase, FuncMetadata
-from mcp.types import CallToolResult, TextContent, ToolAnnotations
-from pydantic import BaseModel, JsonValue
 
 Handler = Callable[[Session, Mapping[str, Any], OnProgress], Awaitable[dict[str, JsonValue]]]
 

@@ -6,8 +6,9 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final, TypeVar
 
-from bitgate.tools.errors import RequestError, nearest
 from pydantic import BaseModel, ValidationError
+
+from bitgate.tools.errors import RequestError, nearest
 
 WAIT_DEFAULT: Final = 50.0
 WAIT_MAX: Final = 55.0

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 import click
+
 from bitgate.server.about import version
 from bitgate.server.exits import EXIT_INTERRUPTED, exit_for
 from bitgate.store.errors import StoreError
@@ -18,6 +19,7 @@ from bitgate.tools.errors import BitgateError
 
 COMMANDS: Final = {
     "init": "bitgate.server.cli_init:init",
+    "demo": "bitgate.server.cli_demo:demo",
     "doctor": "bitgate.server.cli_doctor:doctor",
     "serve": "bitgate.server.cli_serve:serve",
     "call": "bitgate.server.cli_call:call",

@@ -10,6 +10,7 @@ from typing import Any
 
 import anyio
 import click
+
 from bitgate.server import calls
 from bitgate.server.answers import RunAnswer
 from bitgate.server.arguments import WAIT, parse
@@ -30,7 +31,7 @@ from bitgate.tools.registry import TOOLS
 def call(start: Path, tool: str, arguments: tuple[str, ...], as_json: bool, actor: str | None) -> None:
     """Call TOOL and wait for its end; the verdict is the exit code.
 
-    A value is JSON where it reads as JSON and text otherwise. A dot reaches inside: options.rollout.batch_invariant=true.
+    A value is JSON where it reads as JSON, else text. A dot reaches inside: options.rollout.batch_invariant=true.
     Ctrl-C cancels the run.
 
     \b

@@ -8,6 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 import click
+
 from bitgate.server.cli_output import show_json
 from bitgate.server.doctor import Line, environment, probe_lines, probed, project_lines, side_lines
 from bitgate.server.probing import Probe

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import click
+
 from bitgate.server.interpreters import candidates, engines_in, first_with, looked_at
 from bitgate.server.probing import Probe
 from bitgate.server.starter import Answers, starter, vocab_of

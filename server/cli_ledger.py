@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import get_args
 
 import click
+
 from bitgate.server.answers import evidence_item, run_answer
 from bitgate.server.cli_output import show_answer, show_json
 from bitgate.server.sanitise import clean_text, shorten
 from bitgate.server.session import Session, Workplace
 from bitgate.store.records import RunState, Verdict
+from bitgate.store.verify import VerifyReport, verify_ledger
 from bitgate.tools.verdicts import EXIT_INTERNAL
 
 STATES = click.Choice(get_args(RunState))
@@ -84,16 +86,19 @@ def _show_one(session: Session, evidence_id: str, as_json: bool) -> None:
 @click.pass_obj
 def verify(start: Path, head: str | None, artifacts: bool, as_json: bool) -> None:
     """Replay the ledger's hash chain and name the first row that lies."""
-    from bitgate.store.verify import verify_ledger
-
     report = verify_ledger(Workplace(start).project.ledger, head=head, artifacts=artifacts)
     if as_json:
         show_json(report.model_dump(mode="json"))
-    elif report.ok:
-        click.echo(f"ok: {report.rows} rows, {report.artifacts} artifacts, head {report.head}")
     else:
-        click.echo(f"NOT OK: row {report.first_bad_seq}: {clean_text(str(report.problem))}")
+        click.echo(words_of(report))
     sys.exit(0 if report.ok else EXIT_INTERNAL)
+
+
+def words_of(report: VerifyReport) -> str:
+    """A verification in one line."""
+    if report.ok:
+        return f"ok: {report.rows} rows, {report.artifacts} artifacts, head {report.head}"
+    return f"NOT OK: row {report.first_bad_seq}: {clean_text(str(report.problem))}"
 
 
 def _session(start: Path) -> Session:

@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 import click
+
 from bitgate.server.answers import RunAnswer
 from bitgate.server.sanitise import Cleaner, clean_text, shorten
 

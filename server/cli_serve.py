@@ -6,6 +6,7 @@ import getpass
 from pathlib import Path
 
 import click
+
 from bitgate.server.session import Session, Workplace
 
 

@@ -8,13 +8,14 @@ from ipaddress import ip_address
 from typing import Final
 
 import uvicorn
+from mcp.server.auth.settings import AuthSettings
+from mcp.server.transport_security import TransportSecuritySettings
+from pydantic import AnyHttpUrl
+
 from bitgate.server.app import build_server
 from bitgate.server.session import Session
 from bitgate.server.tokens import NO_TOKEN, Verifier
 from bitgate.tools.errors import ConfigError
-from mcp.server.auth.settings import AuthSettings
-from mcp.server.transport_security import TransportSecuritySettings
-from pydantic import AnyHttpUrl
 
 PATH: Final = "/mcp"
 LOOPBACK: Final = ("127.0.0.1", "localhost", "[::1]")

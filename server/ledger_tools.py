@@ -6,6 +6,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
+from pydantic import Field, JsonValue, TypeAdapter, model_validator
+
 from bitgate.server import calls
 from bitgate.server.answers import (
     MAX_WIRE,
@@ -21,7 +23,6 @@ from bitgate.server.sanitise import shorten, wire_size
 from bitgate.server.session import Session
 from bitgate.store.records import Evidence, Verdict
 from bitgate.tools.registry import ToolRequest
-from pydantic import Field, JsonValue, TypeAdapter, model_validator
 
 RunId = Annotated[str, Field(pattern=r"^run_[0-9a-z]{20}$", description="A run's id, such as run_… of a started run")]
 EvidenceId = Annotated[str, Field(pattern=r"^ev_[0-9a-z]{20}$")]

@@ -61,6 +61,8 @@ def imported(module: str) -> dict[str, Any]:
 
 
 def main() -> None:
+    # Our own folder would shadow the user's modules and even the standard library's `http`.
+    del sys.path[0]
     out, mode = sys.argv[1], sys.argv[2]
     with open(out, "a", encoding="utf-8") as results:
         write(results, {"module": None, "state": "started", "python": sys.version.split()[0], "prefix": sys.prefix})

@@ -9,13 +9,14 @@ from contextlib import contextmanager
 from importlib.resources import files
 from typing import Any, Final
 
+from mcp.server.mcpserver import MCPServer
+from mcp.server.mcpserver.exceptions import ResourceError, ResourceNotFoundError
+
 from bitgate.server.logs import run_log
 from bitgate.server.sanitise import Cleaner, clean_text
 from bitgate.server.session import Session
 from bitgate.store.errors import NotFound, StoreError
 from bitgate.tools.errors import BitgateError
-from mcp.server.mcpserver import MCPServer
-from mcp.server.mcpserver.exceptions import ResourceError, ResourceNotFoundError
 
 EVIDENCE: Final = "bitgate://evidence/{id}"
 RUN_LOG: Final = "bitgate://runs/{id}/log"

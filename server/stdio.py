@@ -12,8 +12,6 @@ import signal
 from typing import Any, Final
 
 import anyio
-from bitgate.server.about import NAME, version
-from bitgate.server.sanitise import Cleaner
 from mcp.server.mcpserver import MCPServer
 from mcp.server.stdio import stdio_server
 from mcp.shared._context_streams import ContextReceiveStream, ContextSendStream, create_context_streams
@@ -22,6 +20,9 @@ from mcp.types import JSONRPCRequest, JSONRPCResponse
 from mcp_types import jsonrpc_message_adapter
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic_core import PydanticSerializationError
+
+from bitgate.server.about import NAME, version
+from bitgate.server.sanitise import Cleaner
 
 GRACE_S: Final = 5.0
 

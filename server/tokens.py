@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from mcp.server.auth.provider import AccessToken
+
 from bitgate.server.session import Workplace
 from bitgate.tools.errors import ConfigError
-from mcp.server.auth.provider import AccessToken
 
 TOKEN_VARIABLE: Final = "BITGATE_TOKEN"
 MIN_LENGTH: Final = 24

@@ -1,0 +1,60 @@
+"""The documentation says what the program does."""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bitgate.server.cli import COMMANDS
+from bitgate.server.help_text import documented, updated
+from bitgate.server.resources import GUIDES, guide_text
+from bitgate.tools.config.axes import AXES
+from bitgate.tools.config.model import Config, GeneratorConfig, ModelConfig, PolicyConfig, SideConfig, WorkloadConfig
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+def page(name: str) -> str:
+    return (DOCS / name).read_text(encoding="utf-8")
+
+
+def blocks(text: str, language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
+
+
+def test_the_help_in_the_docs_is_the_help_of_the_program() -> None:
+    assert documented(page("cli.md")) >= {"", *COMMANDS} - {"demo"}
+    assert updated(page("cli.md")) == page("cli.md"), "run python -m bitgate.server.help_text docs/cli.md"
+
+
+@pytest.mark.parametrize("model", [ModelConfig, SideConfig, WorkloadConfig, GeneratorConfig, PolicyConfig])
+def test_every_configuration_key_is_documented(model: Any) -> None:
+    text = page("configuration.md")
+
+    assert [name for name in model.model_fields if f"`{name}`" not in text and f"{name}]" not in text] == []
+
+
+def test_every_axis_is_documented() -> None:
+    assert [axis for axis in AXES if f"`{axis}`" not in page("configuration.md")] == []
+
+
+def test_the_example_configuration_loads() -> None:
+    [example] = blocks(page("configuration.md"), "toml")
+
+    assert set(Config.model_validate(tomllib.loads(example)).side) == {"rollout", "trainer"}
+
+
+def test_the_client_examples_are_json_that_starts_the_server() -> None:
+    examples = [json.loads(block) for block in blocks(page("server.md"), "json")]
+
+    assert [next(iter(example.values()))["bitgate"].get("args", ["serve"])[-1] for example in examples] == ["serve"] * 3
+
+
+@pytest.mark.parametrize("name", GUIDES)
+def test_every_guide_is_there_and_short(name: str) -> None:
+    assert 200 < len(guide_text(name)) < 40_000
