@@ -71,7 +71,9 @@ def shrink(value: JsonValue, items: int, chars: int) -> JsonValue:
     if isinstance(value, str):
         return shorten(value, chars)
     if isinstance(value, list):
-        rest = [f"… {len(value) - items} more"] if len(value) > items else []
+        # A list of objects is typed in its tool's schema, where a text among them is refused by the client.
+        named = len(value) > items and not isinstance(value[0], dict)
+        rest = [f"… {len(value) - items} more"] if named else []
         return [*(shrink(item, items, chars) for item in value[:items]), *rest]
     if isinstance(value, dict):
         kept: dict[str, Any] = {shorten(k, chars): shrink(v, items, chars) for k, v in list(value.items())[: items * 4]}

@@ -85,6 +85,7 @@ def test_an_answer_stays_under_ten_kilobytes_and_says_where_the_rest_is(changes:
     assert wire_size(answer) <= MAX_WIRE < 10_000
     assert answer["cut"] == "the whole is bitgate://evidence/ev_0"
     assert (answer["verdict"], answer["evidence_id"], answer["run_id"]) == ("fail", "ev_0", "run_0")
+    RunAnswer.model_validate(answer)
 
 
 def test_a_small_answer_is_not_cut() -> None:

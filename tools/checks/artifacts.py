@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from bitgate.store.records import ArtifactRef
 from bitgate.tools.checks.conclude import whole
+from bitgate.tools.compare.artifacts import write_artifacts
 from bitgate.tools.compare.result import Comparison
 
 if TYPE_CHECKING:
@@ -15,4 +16,11 @@ if TYPE_CHECKING:
 
 def keep_artifacts(context: RunContext, comparison: Comparison) -> tuple[ArtifactRef, ...]:
     text = json.dumps(whole(comparison), indent=1, allow_nan=False)
-    return (context.artifacts.put_bytes(text.encode("utf-8"), name="comparison.json", media_type="application/json"),)
+    everything = context.artifacts.put_bytes(
+        text.encode("utf-8"), name="comparison.json", media_type="application/json"
+    )
+    written = write_artifacts(comparison, context.folder / "artifacts")
+    return (
+        everything,
+        *(context.artifacts.put_file(item.path, name=item.name, media_type=item.media_type) for item in written),
+    )

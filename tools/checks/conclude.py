@@ -153,7 +153,10 @@ def next_of(comparison: Comparison) -> str:
 
 def whole(comparison: Comparison) -> JsonValue:
     """Everything, for the artifact."""
-    return plain({"summary": comparison.summary, "verdict": comparison.verdict, **comparison.figures()})
+    reasons = [item.model_dump() for item in comparison.reasons]
+    return plain(
+        {"summary": comparison.summary, "verdict": comparison.verdict, "reasons": reasons, **comparison.figures()}
+    )
 
 
 def with_unreadable_weights(comparison: Comparison, unreadable: Mapping[str, str]) -> Comparison:

@@ -28,6 +28,7 @@ from bitgate.tools.compare.legs import compare_legs, compare_views
 from bitgate.tools.compare.result import Comparison
 from bitgate.tools.engines.adapters import adapter_of
 from bitgate.tools.errors import VerdictError, WorkerError
+from bitgate.tools.reasons import reason
 
 if TYPE_CHECKING:
     from bitgate.tools.run_compare import CompareRequest
@@ -160,11 +161,15 @@ def _finding(
     )
 
 
-def _few(reasons: tuple[Reason, ...], limit: int = 20) -> tuple[Reason, ...]:
-    """The reasons that fit an answer, at least one of every code; all of them are in the artifact."""
-    first = {item.code: item for item in reversed(reasons)}
-    kept = [*first.values(), *(item for item in reasons if item not in first.values())][:limit]
-    return tuple(item for item in reasons if item in kept)
+def _few(reasons: tuple[Reason, ...]) -> tuple[Reason, ...]:
+    """One reason a code, which says how many more there are; all of them are in the artifact."""
+    by_code: dict[str, list[Reason]] = {}
+    for item in reasons:
+        by_code.setdefault(item.code, []).append(item)
+    return tuple(
+        reason(code, f"{found[0].detail} (and {len(found) - 1} more)") if len(found) > 1 else found[0]
+        for code, found in by_code.items()
+    )
 
 
 def _models(found: Mapping[str, ModelRecord | None]) -> dict[str, ModelRecord]:
