@@ -70,5 +70,6 @@ class Registry(Mapping[str, Tool[Any]]):
 TOOLS = Registry(
     {
         "run_compare": "bitgate.tools.run_compare:TOOL",
+        "slice_model": "bitgate.tools.slice_model:TOOL",
     }
 )

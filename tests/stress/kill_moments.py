@@ -2,7 +2,7 @@
 
 `make stress`, or `python tests/stress/kill_moments.py [--moments 50] [--seed 0] [--torchrun PYTHON]`.
 
-Prints one line a moment and exits 1 when a ledger does not verify, a process lives after ten seconds, or a pass appears.
+Prints a line a moment; exits 1 when a ledger does not verify, a process lives after ten seconds, or a pass appears.
 """
 
 from __future__ import annotations

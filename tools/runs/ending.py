@@ -21,6 +21,7 @@ from bitgate.tools.runs.codes import advice
 
 TERM_GRACE_S = 2.5
 KILL_LIMIT_S = 5.0
+TIMED_OUT = ("timed_out", "start_timed_out")
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ def outcome_of(error: Exception) -> Outcome:
     if isinstance(error, VerdictError):
         return finished(_verdict(error))
     if isinstance(error, WorkerError):
-        return Outcome("timed_out" if error.code == "timed_out" else "failed", str(error), error.code)
+        return Outcome("timed_out" if error.code in TIMED_OUT else "failed", str(error), error.code)
     if isinstance(error, BitgateError | StoreError):
         return Outcome("failed", str(error), error.code)
     return ended("failed", "internal", f"{type(error).__name__}: {error}")

@@ -11,10 +11,11 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final
 
 import anyio
 from anyio.to_thread import run_sync
+from pydantic import BaseModel, Field, ValidationError
 
 from bitgate.tools.engines.jobs import Job
 from bitgate.tools.engines.worker.files import write_json
@@ -22,7 +23,7 @@ from bitgate.tools.errors import WorkerError
 from bitgate.tools.runs.codes import advice
 from bitgate.tools.runs.context import SideToRun
 from bitgate.tools.runs.diagnosis import conclude, rank_end
-from bitgate.tools.runs.folder import RunFolder, read_object
+from bitgate.tools.runs.folder import RunFolder
 from bitgate.tools.runs.interpreter import check_interpreter, side_environment
 from bitgate.tools.runs.launchers import Launch, Start
 from bitgate.tools.runs.limits import RunLimits
@@ -58,7 +59,7 @@ class JobRun:
         try:
             # In the main thread: what a launcher's tether is bound to is the thread that forked it.
             self._start(launch)
-            problem = await self._watch(started + timeout_s, timeout_s)
+            problem = await self._watch(Deadlines(timeout_s, self.limits.start_s, launch.world_size))
         finally:
             with anyio.CancelScope(shield=True):
                 left = await run_sync(end_job, list(self.processes), self._mark, self.limits.stop_grace_s)
@@ -96,7 +97,7 @@ class JobRun:
             folder=self.run.path,
             env=dict(self.side.env),
             env_file=env_file,
-            reads=tuple(path for path in (Path(self.job.model_path),) if path.is_absolute()),
+            reads=tuple(Path(path) for path in (self.job.model_path, self.job.module) if path and os.path.isabs(path)),
             user=f"{os.getuid()}:{os.getgid()}",
         )
         launch = self.side.launcher.launch(start)
@@ -123,14 +124,12 @@ class JobRun:
             log = self._launcher_log(number)
             self.processes.append(Process(command, self.env, self.folder, log, self.limits.log))
 
-    async def _watch(self, deadline: float, timeout_s: float) -> WorkerError | None:
+    async def _watch(self, deadlines: Deadlines) -> WorkerError | None:
         """Until every command has ended, or the reason why they must be."""
         failed_at: float | None = None
         checked, pause = 0.0, 0.02
         while any(process.exit_code is None for process in self.processes):
             now = time.monotonic()
-            if now > deadline:
-                return _problem("timed_out", f"side {self.side.name}: not done after {timeout_s:g} s.")
             if failed_at is None and any(process.exit_code for process in self.processes):
                 failed_at = now
             if failed_at is not None and now - failed_at > LOST_RANK_GRACE_S:
@@ -139,7 +138,10 @@ class JobRun:
                 checked = now
                 if problem := await run_sync(self._disk):
                     return problem
-            await self._tell_share()
+            notes = _progress_notes(self.job.out)
+            if missed := deadlines.missed(now, notes):
+                return _problem(missed[0], f"side {self.side.name}: {missed[1]}")
+            await self._tell_share(notes)
             await anyio.sleep(pause)
             pause = min(POLL_S, pause * 1.5)
         return None
@@ -155,12 +157,10 @@ class JobRun:
             return _problem("disk_limit", f"the run's folder has {size} bytes; the limit is {self.limits.folder}.")
         return None
 
-    async def _tell_share(self) -> None:
-        notes = [note for path in _progress_files(self.job.out) if (note := read_object(path))]
-        shares = [note for note in notes if isinstance(note.get("share"), int | float)]
-        if shares:
-            slowest = min(shares, key=lambda note: float(note["share"]))
-            await self.on_share(float(slowest["share"]), f"{self.side.name}: {slowest.get('message', '')}")
+    async def _tell_share(self, notes: Sequence[RankNote]) -> None:
+        if notes:
+            slowest = min(notes, key=lambda note: note.share)
+            await self.on_share(slowest.share, f"{self.side.name}: {slowest.message}")
 
     def _tidy(self, launch: Launch) -> None:
         for process in self.processes:
@@ -178,8 +178,38 @@ class JobRun:
         return WorkerError(problem.code, problem.message + stuck, tail)
 
 
-def _progress_files(out: str) -> list[Path]:
-    return list(Path(out).glob("rank*/progress.json"))
+class RankNote(BaseModel):
+    """A rank's progress.json. `phase` is 0 while its engine loads."""
+
+    phase: float
+    share: Annotated[float, Field(ge=0, le=1)]
+    message: str
+
+
+class Deadlines:
+    """When a job must have started (every rank's engine loaded) and when it must be done."""
+
+    def __init__(
+        self, timeout_s: float, start_s: float, ranks: int, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._timeout_s, self._start_s, self._ranks, self._began = timeout_s, start_s, ranks, clock()
+
+    def missed(self, now: float, notes: Sequence[RankNote]) -> tuple[str, str] | None:
+        """Code and words of the deadline that is over."""
+        if now > self._began + self._timeout_s:
+            return "timed_out", f"not done after {self._timeout_s:g} s."
+        loaded = sum(note.phase >= 1 for note in notes)
+        if now > self._began + self._start_s and loaded < self._ranks:
+            return "start_timed_out", f"only {loaded} of {self._ranks} ranks had an engine after {self._start_s:g} s."
+        return None
+
+
+def _progress_notes(out: str) -> list[RankNote]:
+    notes = []
+    for path in Path(out).glob("rank*/progress.json"):
+        with suppress(OSError, ValidationError):
+            notes.append(RankNote.model_validate_json(path.read_bytes()))
+    return notes
 
 
 def _stop_elsewhere(commands: Sequence[Sequence[str]], env: Mapping[str, str]) -> None:

@@ -14,6 +14,7 @@ class RunLimits:
     """Bytes and seconds. `keep_free`: what must stay free on the disk that holds the run's folder."""
 
     run_s: float = 7200.0
+    start_s: float = 600.0
     folder: int = 20 * 1024**3
     keep_free: int = 1024**3
     log: int = 64 * 1024**2
@@ -24,5 +25,9 @@ class RunLimits:
 def limits_of(project: Project) -> RunLimits:
     policy = project.config.policy
     return RunLimits(
-        run_s=policy.run_timeout, folder=policy.run_disk, keep_free=policy.disk_reserve, log=policy.log_limit
+        run_s=policy.run_timeout,
+        start_s=policy.start_timeout,
+        folder=policy.run_disk,
+        keep_free=policy.disk_reserve,
+        log=policy.log_limit,
     )

@@ -123,8 +123,8 @@ def test_docker_takes_values_from_the_clients_environment() -> None:
         mounts=[{"source": "/data", "target": "/data"}],
     )  # fmt: skip
     assert lines(made) == [
-        "docker run --rm --init --interactive --name=bitgate-run-a-0-rollout --network=none --user=1000:1000 --gpus=all "
-        "--shm-size=16g --mount=type=bind,source=/p/.bitgate/runs/run_a,target=/p/.bitgate/runs/run_a "
+        "docker run --rm --init --interactive --name=bitgate-run-a-0-rollout --network=none --user=1000:1000 "
+        "--gpus=all --shm-size=16g --mount=type=bind,source=/p/.bitgate/runs/run_a,target=/p/.bitgate/runs/run_a "
         "--mount=type=bind,source=/models/qwen,target=/models/qwen,readonly "
         "--mount=type=bind,source=/data,target=/data,readonly "
         f"--env=HF_TOKEN --env=ODD --env=VLLM_BATCH_INVARIANT --entrypoint= "

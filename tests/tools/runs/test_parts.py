@@ -14,9 +14,10 @@ from bitgate.tools.engines.jobs import Job
 from bitgate.tools.engines.worker.lease import Lease
 from bitgate.tools.engines.worker.logs import BoundedLog, log_tail, read_log
 from bitgate.tools.errors import VerdictError, WorkerError
-from bitgate.tools.runs.codes import ADVICE
+from bitgate.tools.runs.codes import ADVICE, render
 from bitgate.tools.runs.diagnosis import RankEnd, conclude, rank_end
 from bitgate.tools.runs.interpreter import side_environment
+from bitgate.tools.runs.job import Deadlines, RankNote
 from bitgate.tools.runs.lease import HeldLease, holder
 from bitgate.tools.runs.results import RankResult
 from bitgate.tools.runs.tails import plain_text, tail_of
@@ -231,3 +232,21 @@ def test_the_worker_reads_every_field_of_a_job(tmp_path: Path) -> None:
 
 def test_every_error_code_says_what_to_do() -> None:
     assert [code for code, words in ADVICE.items() if not words.endswith(".")] == []
+
+
+def test_the_page_of_error_codes_is_the_table() -> None:
+    page = Path(__file__).parents[3] / "docs" / "run-errors.md"
+    assert page.read_text(encoding="utf-8") == render()
+
+
+def test_an_engine_that_is_not_up_in_time_is_told_from_one_that_is_slow() -> None:
+    clock = Clock()
+    deadlines = Deadlines(timeout_s=100, start_s=10, ranks=2, clock=clock)
+    loading, scoring = (RankNote(phase=phase, share=0.1, message="") for phase in (0, 1))
+    assert deadlines.missed(9, []) is None
+    assert deadlines.missed(11, [scoring, loading]) == (
+        "start_timed_out",
+        "only 1 of 2 ranks had an engine after 10 s.",
+    )
+    assert deadlines.missed(11, [scoring, scoring]) is None
+    assert deadlines.missed(101, [scoring, scoring]) == ("timed_out", "not done after 100 s.")

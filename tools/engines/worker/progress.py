@@ -35,4 +35,8 @@ class Progress:
             return
         self._written = now
         with suppress(OSError):  # a full disk is reported by what matters, not by this
-            write_json(self._path, {"share": min(done / self._total, 1.0), "message": message[:300]}, durable=False)
+            write_json(
+                self._path,
+                {"phase": self._done, "share": min(done / self._total, 1.0), "message": message[:300]},
+                durable=False,
+            )

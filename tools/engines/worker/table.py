@@ -12,6 +12,7 @@ ENGINES = {
     "transformers": "engines.transformers",
     "python": "engines.python",
     "vllm_kernels": "kernels.engine",
+    "slice_proof": "slicing.engine",
 }
 """Engine name -> module of this package, whose `ENGINE(model_path, options, job)` builds it."""
 
