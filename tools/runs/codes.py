@@ -56,7 +56,7 @@ def render() -> str:
         "# Runs that end without a verdict",
         "",
         "A run that failed, timed out, was cancelled or lost has an error code and no evidence. The page is made from",
-        "the table in `tools/runs/codes.py`: `python -m bitgate.tools.runs.codes > docs/run-errors.md`. Codes that begin",
+        "the table in `tools/runs/codes.py`: `python -m bitgate.tools.runs.codes > docs/run-errors.md`. Codes that start",
         "with `unsupported_` are an engine's own; their message says what it cannot do.",
         "",
         "| code | what to do |",
