@@ -11,7 +11,10 @@ class CaptureAdapter(Adapter):
     def check_options(self, side: Side) -> None:
         if side.options:
             raise RequestError(
-                f"side.{side.name}.options", dict(side.options), "no options", "A capture is read as it is; nothing is run."
+                f"side.{side.name}.options",
+                dict(side.options),
+                "no options",
+                "A capture is read as it is; nothing is run.",
             )
 
     def default_axes(self, side: Side) -> tuple[str, ...]:

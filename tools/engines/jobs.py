@@ -69,7 +69,7 @@ class Prefill(JobModel):
 
 
 class TrainForward(JobModel):
-    """The forward whose graph makes the loss: gradients on, train mode, nothing detached; a backward is run to prove it."""
+    """The forward whose graph makes the loss: gradients on, train mode, nothing detached; a backward proves it."""
 
     kind: Literal["train_forward"] = "train_forward"
     name: str

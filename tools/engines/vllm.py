@@ -43,7 +43,9 @@ class VllmAdapter(Adapter):
             if name not in known:
                 raise unknown_name(field, name, known)
         if not isinstance(side.options.get("batch_invariant", False), bool):
-            raise RequestError(f"side.{side.name}.options.batch_invariant", side.options["batch_invariant"], "true or false")
+            raise RequestError(
+                f"side.{side.name}.options.batch_invariant", side.options["batch_invariant"], "true or false"
+            )
 
     def default_axes(self, side: Side) -> tuple[str, ...]:
         options = side.options
@@ -112,7 +114,11 @@ def _chunks(side: Side, sequences: Sequence[TokenSequence]) -> Options:
     """A budget that cuts the longest prompt into three, at no multiple of a tile or block."""
     longest = max((len(s.prompt) for s in sequences), default=0)
     budget = max(17, longest // 3) | 1
-    return {"enable_chunked_prefill": True, "max_num_batched_tokens": budget, "max_num_seqs": min(budget, _max_seqs(side))}
+    return {
+        "enable_chunked_prefill": True,
+        "max_num_batched_tokens": budget,
+        "max_num_seqs": min(budget, _max_seqs(side)),
+    }
 
 
 def _max_seqs(side: Side) -> int:

@@ -52,21 +52,95 @@ SET_BY_BITGATE: Final = {
 
 # EngineArgs of vLLM 0.26 and 0.32 that matter when the interpreter's own source cannot be read (a container, a host).
 RECORDED: Final = frozenset(
-    """additional_config all2all_backend async_scheduling attention_backend attention_config block_size code_revision
-    compilation_config config_format cpu_offload_gb cudagraph_capture_sizes data_parallel_size dcp_kv_cache_interleave_size
-    decode_context_parallel_size disable_cascade_attn disable_custom_all_reduce disable_hybrid_kv_cache_manager
-    disable_sliding_window distributed_executor_backend download_dir dtype enable_chunked_prefill enable_dbo enable_eplb
-    enable_expert_parallel enable_prefix_caching enable_sleep_mode enforce_eager eplb_config expert_placement_strategy
-    generation_config gpu_memory_utilization hf_config_path hf_overrides hf_token ignore_patterns kernel_config
-    kv_cache_dtype kv_cache_memory_bytes kv_sharing_fast_prefill kv_transfer_config linear_backend load_format
-    logits_processors logprobs_mode long_prefill_token_threshold mamba_block_size mamba_cache_dtype mamba_cache_mode
-    mamba_ssm_cache_dtype max_cudagraph_capture_size max_logprobs max_model_len max_num_batched_tokens max_num_seqs
-    max_parallel_loading_workers model_impl model_loader_extra_config moe_backend num_gpu_blocks_override
-    optimization_level override_generation_config performance_mode pipeline_parallel_size prefill_context_parallel_size
-    prefix_caching_hash_algo quantization quantization_config revision runner safetensors_load_strategy
-    scheduler_cls scheduling_policy seed served_model_name skip_tokenizer_init speculative_config stream_interval
-    structured_outputs_config tensor_parallel_size tokenizer tokenizer_mode tokenizer_revision trust_remote_code
-    use_tqdm_on_load worker_cls worker_extension_cls""".split()
+    [
+        "additional_config",
+        "all2all_backend",
+        "async_scheduling",
+        "attention_backend",
+        "attention_config",
+        "block_size",
+        "code_revision",
+        "compilation_config",
+        "config_format",
+        "cpu_offload_gb",
+        "cudagraph_capture_sizes",
+        "data_parallel_size",
+        "dcp_kv_cache_interleave_size",
+        "decode_context_parallel_size",
+        "disable_cascade_attn",
+        "disable_custom_all_reduce",
+        "disable_hybrid_kv_cache_manager",
+        "disable_sliding_window",
+        "distributed_executor_backend",
+        "download_dir",
+        "dtype",
+        "enable_chunked_prefill",
+        "enable_dbo",
+        "enable_eplb",
+        "enable_expert_parallel",
+        "enable_prefix_caching",
+        "enable_sleep_mode",
+        "enforce_eager",
+        "eplb_config",
+        "expert_placement_strategy",
+        "generation_config",
+        "gpu_memory_utilization",
+        "hf_config_path",
+        "hf_overrides",
+        "hf_token",
+        "ignore_patterns",
+        "kernel_config",
+        "kv_cache_dtype",
+        "kv_cache_memory_bytes",
+        "kv_sharing_fast_prefill",
+        "kv_transfer_config",
+        "linear_backend",
+        "load_format",
+        "logits_processors",
+        "logprobs_mode",
+        "long_prefill_token_threshold",
+        "mamba_block_size",
+        "mamba_cache_dtype",
+        "mamba_cache_mode",
+        "mamba_ssm_cache_dtype",
+        "max_cudagraph_capture_size",
+        "max_logprobs",
+        "max_model_len",
+        "max_num_batched_tokens",
+        "max_num_seqs",
+        "max_parallel_loading_workers",
+        "model_impl",
+        "model_loader_extra_config",
+        "moe_backend",
+        "num_gpu_blocks_override",
+        "optimization_level",
+        "override_generation_config",
+        "performance_mode",
+        "pipeline_parallel_size",
+        "prefill_context_parallel_size",
+        "prefix_caching_hash_algo",
+        "quantization",
+        "quantization_config",
+        "revision",
+        "runner",
+        "safetensors_load_strategy",
+        "scheduler_cls",
+        "scheduling_policy",
+        "seed",
+        "served_model_name",
+        "skip_tokenizer_init",
+        "speculative_config",
+        "stream_interval",
+        "structured_outputs_config",
+        "tensor_parallel_size",
+        "tokenizer",
+        "tokenizer_mode",
+        "tokenizer_revision",
+        "trust_remote_code",
+        "use_tqdm_on_load",
+        "worker_cls",
+        "worker_extension_cls",
+    ]
 )
 
 

@@ -27,8 +27,8 @@ class StepRows:
     """What a step computed.
 
     columns: one array a column of the capture format (`logprob` may be a torch tensor that still has its graph).
-    info: what was exercised; `cached_tokens`, `prefill_chunks`, `preemptions`, `graph_replays` and `groups` are counted by
-        the checks.
+    info: what was exercised; the checks count `cached_tokens`, `prefill_chunks`, `preemptions`, `graph_replays` and
+        `groups`.
     computation: the arguments of `CaptureWriter.computed`: how the logprobs came about.
     sampling: the parameters really used; None when the tokens were given.
     logprobs_mode, temperature: what the recorded numbers are.
@@ -66,7 +66,7 @@ class Engine(Protocol):
         ...
 
     def weights(self) -> Iterator[tuple[str, Any]]:
-        """Resident weights under the checkpoint's own names: a torch tensor, or a text that says why it cannot be read."""
+        """Resident weights under the checkpoint's own names: a tensor, or a text that says why it cannot be read."""
         ...
 
     def run(self, step: Step, sequences: Sequences) -> StepRows:

@@ -7,7 +7,18 @@ import platform
 from collections.abc import Iterable
 from typing import Any
 
-CPU_FLAGS = ("avx2", "avx512f", "avx512_bf16", "avx512_fp16", "avx512_vnni", "amx_tile", "amx_bf16", "amx_int8", "sve", "bf16")
+CPU_FLAGS = (
+    "avx2",
+    "avx512f",
+    "avx512_bf16",
+    "avx512_fp16",
+    "avx512_vnni",
+    "amx_tile",
+    "amx_bf16",
+    "amx_int8",
+    "sve",
+    "bf16",
+)
 """Instruction sets that kernels are chosen by."""
 
 

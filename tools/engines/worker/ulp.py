@@ -6,7 +6,12 @@ import torch
 
 from .engine import EngineError, Perturbation
 
-_BITS = {torch.bfloat16: torch.int16, torch.float16: torch.int16, torch.float32: torch.int32, torch.float64: torch.int64}
+_BITS = {
+    torch.bfloat16: torch.int16,
+    torch.float16: torch.int16,
+    torch.float32: torch.int32,
+    torch.float64: torch.int64,
+}
 
 
 def add_one_ulp(name: str, tensor: torch.Tensor) -> Perturbation:

@@ -1,4 +1,4 @@
-"""The python engine: a user's module with `load` and `score` (docs/engines.md). Its word is `attested`, not observed."""
+"""The python engine: a user's module with `load` and `score` (docs/engines.md). Its word is `attested`."""
 
 from __future__ import annotations
 
@@ -63,7 +63,8 @@ class PythonEngine:
     def run(self, step: Step, sequences: Sequences) -> StepRows:
         if step["kind"] not in ("prefill", "train_forward"):
             raise EngineError(
-                "unsupported_step", f"step {step['name']}: a python module has no {step['kind']}; it scores given tokens"
+                "unsupported_step",
+                f"step {step['name']}: a python module has no {step['kind']}; it scores given tokens",
             )
         if step.get("packing", "engine") != "engine":
             raise EngineError("unsupported_packing", "a python module lays out its own batches; use packing 'engine'")
@@ -102,13 +103,14 @@ class PythonEngine:
         narrow = str(getattr(values, "dtype", "float32")).removeprefix("torch.")
         if narrow not in ("float32", "float64"):
             raise EngineError(
-                "bad_module_result", f"score(): sequence {index} has dtype {narrow}; allowed is float32, computed as float32"
+                "bad_module_result",
+                f"score(): sequence {index} has dtype {narrow}; allowed is float32, computed as float32",
             )
         array = np.asarray(values.detach().cpu() if hasattr(values, "detach") else values)
         if array.shape != (count,):
             raise EngineError(
                 "bad_module_result",
-                f"score(): sequence {index} has shape {list(array.shape)}; allowed is [{count}], one logprob a response token",
+                f"score(): sequence {index} has shape {list(array.shape)}; allowed is [{count}], one a response token",
             )
         return array.astype(np.float32)
 
@@ -118,7 +120,7 @@ class PythonEngine:
         if not usable:
             raise EngineError(
                 "unsupported_canary",
-                "the module has no function weights(state) that hands out its live tensors, so no canary can be planted; "
+                "the module has no function weights(state) that hands out live tensors, so no canary can be planted; "
                 "without one a comparison cannot tell a computed column from a copied one",
             )
         from ..ulp import add_one_ulp
@@ -148,8 +150,8 @@ def _load_module(file: str | None) -> Any:
     if missing:
         raise EngineError(
             "bad_module",
-            f"module {file}: it has no function {' and no function '.join(missing)}; it needs load(model_path, options) "
-            "and score(state, sequences, mode), see docs/engines.md",
+            f"module {file}: it has no function {' and no function '.join(missing)}; it needs "
+            "load(model_path, options) and score(state, sequences, mode), see docs/engines.md",
         )
     return module
 
@@ -160,8 +162,8 @@ def _backward(scored: Any) -> None:
     if loose:
         raise EngineError(
             "bad_module_result",
-            f"score(mode='train_forward') must return torch tensors with a graph; entry {loose[0]} has none (detached, or "
-            "computed under no_grad)",
+            f"score(mode='train_forward') must return torch tensors with a graph; entry {loose[0]} has none (detached, "
+            "or computed under no_grad)",
         )
     loss = -sum(values.sum() for values in scored)
     loss.backward()

@@ -63,7 +63,8 @@ class PackedExperts:
 
     @classmethod
     def of(cls, module: Any, platform: str) -> PackedExperts:
-        intermediate = int(module.moe_config.intermediate_size_per_partition)
+        sized = module.moe_config if hasattr(module.moe_config, "intermediate_size_per_partition") else module
+        intermediate = int(sized.intermediate_size_per_partition)
         if platform != "cpu":
             return cls(None, intermediate)
         from .vllm_invariance import experts_kernel

@@ -80,7 +80,7 @@ class TransformersEngine:
         if step["kind"] not in ("prefill", "train_forward"):
             raise EngineError(
                 "unsupported_step",
-                f"step {step['name']}: the transformers engine has no {step['kind']}; it scores and trains, vllm generates",
+                f"step {step['name']}: the transformers engine has no {step['kind']}; it scores and trains",
             )
         train = step["kind"] == "train_forward"
         rank, world = self._place
@@ -122,16 +122,25 @@ class TransformersEngine:
     ) -> list[dict[str, torch.Tensor]]:
         with torch.set_grad_enabled(train):
             logits = self._model(**batch.inputs(self._device), use_cache=False).logits
-            scored = {place.sequence: _logprobs(logits, place.row, place.start, sequences, place.sequence) for place in batch.places}
+            scored = {
+                place.sequence: _logprobs(logits, place.row, place.start, sequences, place.sequence)
+                for place in batch.places
+            }
             if train:
                 # The policy-gradient loss with advantage 1: every response token's logprob is in its graph.
-                (-torch.cat(list(scored.values())).mean()).backward()  # type: ignore[no-untyped-call]
+                (-torch.cat(list(scored.values())).mean()).backward()
         return [_rows(i, values, sequences, len(scored)) for i, values in scored.items() if i not in company]
 
     def _training_info(self) -> dict[str, Any]:
         return {
             "gradients": gradient_report(self._model.named_parameters()),
-            "dropout": sorted({name for name, module in self._model.named_modules() if getattr(module, "p", 0) and "Dropout" in type(module).__name__}),
+            "dropout": sorted(
+                {
+                    name
+                    for name, module in self._model.named_modules()
+                    if getattr(module, "p", 0) and "Dropout" in type(module).__name__
+                }
+            ),
         }
 
     def perturb(self) -> Perturbation:
@@ -153,7 +162,9 @@ def _device(wanted: str, job: Job | None) -> torch.device:
     if wanted == "cpu" or (wanted == "auto" and not torch.cuda.is_available()):
         return torch.device("cpu")
     if not torch.cuda.is_available():
-        raise EngineError("unsupported_option", f"option device: got {wanted!r}, but this interpreter's torch sees no GPU")
+        raise EngineError(
+            "unsupported_option", f"option device: got {wanted!r}, but this interpreter's torch sees no GPU"
+        )
     return torch.device("cuda", 0 if job is None else job.place.local_rank)
 
 

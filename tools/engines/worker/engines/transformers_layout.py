@@ -79,7 +79,9 @@ def prove_packing(model: Any, device: torch.device) -> None:
     model.eval()
     with torch.no_grad():
         seen = [
-            model(input_ids=torch.cat([leader, second])[None].to(device), position_ids=positions, use_cache=False).logits[0, 24:]
+            model(
+                input_ids=torch.cat([leader, second])[None].to(device), position_ids=positions, use_cache=False
+            ).logits[0, 24:]
             for leader in (first, other)
         ]
     model.train(was_training)

@@ -64,9 +64,15 @@ def _explained(error: Exception, path: str, arguments: Mapping[str, Any]) -> Eng
 
 
 def _refuse_mismatch(path: str, report: Mapping[str, Any]) -> None:
-    wrong = {kind: sorted(map(str, report[kind])) for kind in ("missing_keys", "unexpected_keys", "mismatched_keys") if report[kind]}
+    wrong = {
+        kind: sorted(map(str, report[kind]))
+        for kind in ("missing_keys", "unexpected_keys", "mismatched_keys")
+        if report[kind]
+    }
     if wrong:
-        shown = "; ".join(f"{kind}: {', '.join(names[:5])}{' …' if len(names) > 5 else ''}" for kind, names in wrong.items())
+        shown = "; ".join(
+            f"{kind}: {', '.join(names[:5])}{' …' if len(names) > 5 else ''}" for kind, names in wrong.items()
+        )
         raise EngineError("checkpoint_mismatch", f"{path}: its tensors are not this architecture's: {shown}")
 
 
@@ -93,16 +99,17 @@ def tile_linears(model: torch.nn.Module, device: torch.device) -> int:
     if device.type != "cpu":
         raise EngineError(
             "unsupported_option",
-            "batch_invariant: on a GPU it means vLLM's own mode, which transformers does not have; use engine vllm_kernels",
+            "batch_invariant: on a GPU it means vLLM's own mode, which transformers does not have; use vllm_kernels",
         )
     grouped = [name for name, parameter in model.named_parameters() if parameter.ndim == 3]
     if grouped:
         raise EngineError(
-            "unsupported_option", f"batch_invariant: grouped experts ({grouped[0]}, …) are not linears; use vllm_kernels"
+            "unsupported_option",
+            f"batch_invariant: grouped experts ({grouped[0]}, …) are not linears; use vllm_kernels",
         )
     linears = [module for module in model.modules() if isinstance(module, torch.nn.Linear)]
     for linear in linears:
-        linear.forward = _Tiled(linear)  # type: ignore[method-assign]
+        linear.forward = _Tiled(linear)
     return len(linears)
 
 

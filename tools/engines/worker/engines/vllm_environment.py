@@ -13,6 +13,8 @@ from ..engine import EngineError
 BATCH_INVARIANT_FLAG = "BITGATE_BATCH_INVARIANT"
 SPLIT_KV = "VLLM_CPU_ATTN_SPLIT_KV"
 VLLM_BATCH_INVARIANT = "VLLM_BATCH_INVARIANT"
+FORCED = "bitgate_forced"
+"""Key of SamplingParams.extra_args: the tokens to sample, in order."""
 
 ALWAYS = {
     # The engine in this process: its scheduler, weights and kernels can be looked at.
@@ -61,11 +63,14 @@ def prepare_batch_invariance(platform: str) -> dict[str, str]:
 def register_plugin() -> None:
     """Make `vllm_plugin:register` an entry point of vllm.general_plugins, for this process and its children."""
     package = __package__ or "bitgate_worker"
-    stage = Path(__file__).resolve().parents[len(package.split("."))]
+    stage = Path(os.path.abspath(__file__)).parents[len(package.split("."))]
     folder = stage / f"{package.split('.')[0]}_vllm-1.dist-info"
     if not (folder / "entry_points.txt").exists():
         folder.mkdir(exist_ok=True)
-        _write(folder / "METADATA", f"Metadata-Version: 2.1\nName: {folder.name.removesuffix('-1.dist-info')}\nVersion: 1\n")
+        _write(
+            folder / "METADATA",
+            f"Metadata-Version: 2.1\nName: {folder.name.removesuffix('-1.dist-info')}\nVersion: 1\n",
+        )
         _write(folder / "entry_points.txt", f"[vllm.general_plugins]\nbitgate = {package}.vllm_plugin:register\n")
     paths = os.environ.get("PYTHONPATH", "")
     if str(stage) not in paths.split(os.pathsep):

@@ -8,8 +8,20 @@ from collections.abc import Iterator
 
 from ..engine import EngineError
 
-_MEMORY = ("out of memory", "available memory", "no available memory", "can't allocate memory", "bad_alloc", "kv cache is needed")
-_UNSUPPORTED = ("are not supported for now", "model architectures", "is not supported", "does not recognize this architecture")
+_MEMORY = (
+    "out of memory",
+    "available memory",
+    "no available memory",
+    "can't allocate memory",
+    "bad_alloc",
+    "kv cache is needed",
+)
+_UNSUPPORTED = (
+    "are not supported for now",
+    "model architectures",
+    "is not supported",
+    "does not recognize this architecture",
+)
 
 
 @contextlib.contextmanager
@@ -31,7 +43,9 @@ def _refuse_missing(path: str) -> None:
     if not os.path.isdir(path):
         raise EngineError("model_not_found", f"model path {path!r} is no directory; correct [model.…] path")
     if not os.path.isfile(os.path.join(path, "config.json")):
-        raise EngineError("model_not_found", f"model path {path!r} has no config.json, so it is not a checkpoint directory")
+        raise EngineError(
+            "model_not_found", f"model path {path!r} has no config.json, so it is not a checkpoint directory"
+        )
 
 
 def _known(error: Exception, path: str) -> EngineError | None:
@@ -39,7 +53,8 @@ def _known(error: Exception, path: str) -> EngineError | None:
     lowered = text.lower()
     if isinstance(error, MemoryError) or any(word in lowered for word in _MEMORY):
         return EngineError(
-            "out_of_memory", f"vLLM has too little memory: {text}. Lower kv_cache_memory_bytes, max_model_len or max_num_seqs"
+            "out_of_memory",
+            f"vLLM has too little memory: {text}. Lower kv_cache_memory_bytes, max_model_len or max_num_seqs",
         )
     if "CPU Generator does not use offset" in text:
         return EngineError(

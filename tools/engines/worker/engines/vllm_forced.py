@@ -11,12 +11,11 @@ from typing import Any
 import torch
 from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessor, MoveDirectionality
 
-ARGUMENT = "bitgate_forced"
-"""Key of SamplingParams.extra_args: the tokens to sample, in order."""
+from .vllm_environment import FORCED
 
 
-class ForcedTokens(LogitsProcessor):
-    """Leaves one token's logit finite in the rows of requests that carry `extra_args[ARGUMENT]`."""
+class ForcedTokens(LogitsProcessor):  # type: ignore[misc]
+    """Leaves one token's logit finite in the rows of requests that carry `extra_args[FORCED]`."""
 
     def __init__(self, vllm_config: Any, device: torch.device, is_pin_memory: bool) -> None:
         # Batch row -> (tokens to force, the engine's own growing list of tokens sampled so far).
@@ -32,7 +31,7 @@ class ForcedTokens(LogitsProcessor):
             self._rows.pop(row, None)
         for row, params, _, sampled in batch_update.added:
             self._rows.pop(row, None)
-            forced = (params.extra_args or {}).get(ARGUMENT)
+            forced = (params.extra_args or {}).get(FORCED)
             if forced:
                 self._rows[row] = (forced, sampled)
         for source, target, direction in batch_update.moved:

@@ -23,7 +23,7 @@ class GraphReplays:
                 GraphReplays._count += 1
                 native(graph)
 
-            torch.cuda.CUDAGraph.replay = replay  # type: ignore[method-assign]
+            torch.cuda.CUDAGraph.replay = replay
 
     def count(self) -> int | None:
         return GraphReplays._count if self._exists else None

@@ -1,4 +1,4 @@
-"""Whether `batch_invariant` was reached on the CPU engine: every matrix product must run in tiles, or the model is refused."""
+"""Whether `batch_invariant` was reached on the CPU engine: every matrix product in tiles, or the model is refused."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ def confirm_tiles(model: torch.nn.Module) -> None:
     if left:
         raise EngineError(
             "unsupported_model",
-            f"batch_invariant: {len(left)} layers do not run in fixed row tiles on this CPU engine, so a token's bits may "
-            f"depend on its company: {', '.join(left[:5])}{' …' if len(left) > 5 else ''}; unquantised linears and "
+            f"batch_invariant: {len(left)} layers do not run in fixed row tiles on this CPU engine, so a token's bits "
+            f"may depend on its company: {', '.join(left[:5])}{' …' if len(left) > 5 else ''}; unquantised linears and "
             "experts are covered",
         )
 

@@ -28,7 +28,7 @@ def resident_weights(
     for name, value in reader.everything(llm.llm_engine.vllm_config.parallel_config.world_size):
         seen.add(name)
         yield name, value
-    for name in sorted(set(reader.checkpoint) - seen - reader.tied):
+    for name in sorted(set(reader.checkpoint) - seen):
         yield name, "the engine holds no tensor that bitgate knows to be this one"
     report |= reader.report
 
@@ -37,7 +37,6 @@ class _Reader:
     def __init__(self, model: torch.nn.Module, checkpoint: CheckpointReader, platform: str) -> None:
         self.model, self.checkpoint, self.platform = model, checkpoint, platform
         self.packed: Mapping[str, list[str]] = getattr(model, "packed_modules_mapping", None) or {}
-        self.tied: set[str] = set()
         self.report: dict[str, Any] = {"direct": 0, "read_back": 0, "unreadable": 0, "zeros_taken_from_checkpoint": 0}
 
     def everything(self, world_size: int) -> Iterator[Named]:
@@ -99,32 +98,36 @@ class _Reader:
         return restored
 
     def _vocabulary(self, prefix: str, module: Any) -> Iterator[Named]:
-        """Embedding and head. A tied head is the embedding's module; its packed copy must say the same."""
-        name = f"{prefix}.weight"
-        plain = module.weight.detach()[: module.org_vocab_size]
-        if not hasattr(module, "cpu_linear") or prefix.endswith("embed_tokens") and self._head_is_own():
-            yield name, plain
+        """Embedding and head. The head computes with its packed copy, the embedding looks up its plain weight."""
+        name, plain = f"{prefix}.weight", module.weight.detach()[: module.org_vocab_size]
+        is_head = hasattr(module, "cpu_linear") and prefix.endswith("lm_head")
+        value = self._packed_vocabulary(module, name) if is_head else plain
+        if name not in self.checkpoint and prefix.endswith("lm_head"):
+            yield from self._tied_head(name, value)
         else:
-            read = self._packed_vocabulary(module, name)
-            if prefix.endswith("embed_tokens") and isinstance(read, torch.Tensor) and not torch.equal(read, plain):
-                yield name, "the packed head and the embedding differ, though they are tied"
-            else:
-                yield name, read
-        if not self._head_is_own():
-            self.tied.add("lm_head.weight")
+            yield name, value
         bias = getattr(module, "bias", None)
         if isinstance(bias, torch.nn.Parameter):
             yield f"{prefix}.bias", bias.detach()[: module.org_vocab_size].to(plain.dtype)
+
+    def _tied_head(self, name: str, value: torch.Tensor | str) -> Iterator[Named]:
+        """A tied head has no tensor in the checkpoint; what it computes with must be the embedding's."""
+        embedding = next((n for n in self.checkpoint if n.endswith("embed_tokens.weight")), None)
+        stored = None if embedding is None else self.checkpoint.tensor(embedding)
+        if stored is None or isinstance(value, str):
+            yield name, value if isinstance(value, str) else "the checkpoint has no embedding that it could be tied to"
+            return
+        restored, _ = restored_zeros(value.cpu(), stored)
+        if not torch.equal(restored, stored):
+            yield (
+                name,
+                "the head is tied to the embedding, but computes with other values than the checkpoint's embedding",
+            )
 
     def _packed_vocabulary(self, module: Any, name: str) -> torch.Tensor | str:
         product = getattr(module, "native_cpu_linear", module.cpu_linear)
         read = from_product(lambda x: product(x, module.weight, None), module.embedding_dim, module.weight.dtype)
         return read if isinstance(read, str) else self._exact(name, read[: module.org_vocab_size])
-
-    def _head_is_own(self) -> bool:
-        head = getattr(self.model, "lm_head", None)
-        embedding = getattr(getattr(self.model, "model", None), "embed_tokens", None)
-        return head is not embedding
 
     def _experts(self, prefix: str, module: Any) -> Iterator[Named]:
         kernel = PackedExperts.of(module, self.platform)
@@ -143,21 +146,23 @@ class _Reader:
             piece = value if isinstance(value, str) else kernel.shard(value, shard)
             if self.platform != "cpu" and isinstance(piece, torch.Tensor) and not self._is_checkpoints(name, piece):
                 # Kernels on GPUs may hold experts in a layout of their own, which looks the same from outside.
-                piece = "the resident bytes are not the checkpoint's in the plain layout: another layout, or other weights"
+                piece = (
+                    "the resident bytes are not the checkpoint's in the plain layout: another layout, or other weights"
+                )
             yield name, piece
 
     def _is_checkpoints(self, name: str, piece: torch.Tensor) -> bool:
         if name not in self.checkpoint:
             return False
         stored = self.checkpoint.tensor(name)
-        return stored.shape == piece.shape and torch.equal(stored, piece.cpu())
+        return bool(stored.shape == piece.shape and torch.equal(stored, piece.cpu()))
 
     def _expert_names(self, module: Any, full: str) -> dict[int, dict[str, str]]:
         """expert -> shard (w1, w2, w3) -> checkpoint name, as the model's own loader maps them."""
         found: dict[int, dict[str, str]] = {}
         # Newer engines keep the mapping in the layer, and name its parameters without the container inside it.
         owners = (module, self.model, getattr(self.model, "model", None))
-        mapping = next((owner.get_expert_mapping for owner in owners if hasattr(owner, "get_expert_mapping")), None)
+        mapping: Any = next((o.get_expert_mapping for o in owners if hasattr(o, "get_expert_mapping")), None)  # type: ignore[union-attr]
         for parameter, weight, expert, shard in mapping() if mapping else ():
             for name in (full.replace(".routed_experts.", "."), full):
                 if parameter in name:
@@ -181,6 +186,9 @@ def module_is_plain(module: Any) -> bool:
 
 def _is_quantised(module: Any) -> bool:
     method = type(getattr(module, "quant_method", None)).__name__
-    return method not in ("NoneType", "UnquantizedLinearMethod", "UnquantizedEmbeddingMethod", "_GateLinearMethod") and any(
-        True for _ in module.named_parameters(recurse=False)
-    )
+    return method not in (
+        "NoneType",
+        "UnquantizedLinearMethod",
+        "UnquantizedEmbeddingMethod",
+        "_GateLinearMethod",
+    ) and any(True for _ in module.named_parameters(recurse=False))
