@@ -14,8 +14,8 @@ from pydantic import JsonValue
 from bitgate.store.records import Reason, Verdict
 from bitgate.tools.reasons import next_step, verdict_of
 
-WORST_IN_FIGURES: Final = 3
-CLUSTERS_IN_FIGURES: Final = 4
+WORST_IN_FIGURES: Final = 2
+CLUSTERS_IN_FIGURES: Final = 3
 
 
 @dataclass(frozen=True)

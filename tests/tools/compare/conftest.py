@@ -8,16 +8,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from bitgate.tools.captures import Capture, open_capture
+from bitgate.tools.compare import PairResult, compare_pair
 from bitgate.tools.engines.worker.capture import CaptureWriter
 
 DIGEST = "ab" * 32
 Columns = dict[str, np.ndarray]
-MakeCapture = Callable[..., Capture]
+Make = Callable[..., Capture]
+Compare = Callable[..., PairResult]
 
 
-def make_columns(sequences: int = 8, length: int = 32, seed: int = 0) -> Columns:
-    """Valid random rows: `sequences` responses of `length` tokens, the last quarter of each outside the mask."""
+def _columns(sequences: int = 8, length: int = 32, seed: int = 0) -> Columns:
     rng = np.random.default_rng(seed)
     rows = sequences * length
     step = np.tile(np.arange(length), sequences)
@@ -31,25 +33,39 @@ def make_columns(sequences: int = 8, length: int = 32, seed: int = 0) -> Columns
 
 
 @pytest.fixture
-def columns() -> Columns:
-    return make_columns()
+def make_columns() -> Callable[..., Columns]:
+    """make_columns(sequences, length, seed): valid random rows, the last quarter of each response outside the mask."""
+    return _columns
 
 
 @pytest.fixture
-def make(tmp_path: Path) -> MakeCapture:
-    """make(columns, name, **writer arguments) -> Capture."""
+def columns() -> Columns:
+    return _columns()
 
-    def build(columns: Columns, name: str, *, computed: bool | dict[str, Any] = True, **arguments: Any) -> Capture:
+
+@pytest.fixture
+def make(tmp_path: Path) -> Make:
+    """make(columns, name, **writer arguments) -> Capture, as a computation of its own."""
+
+    def build(columns: Columns, name: str, *, computed: dict[str, Any] | None = None, **arguments: Any) -> Capture:
         folder = tmp_path / name
         with CaptureWriter(
             folder, **{"engine": "test", "role": name, "weights": {"digest": DIGEST}, **arguments}
         ) as writer:
-            writer.add_columns(columns)
-            if computed:
-                train = name == "first_train_forward"
-                stated = computed if isinstance(computed, dict) else {}
-                defaults = {"kind": "forward", "passes": 1, "mode": "train" if train else "eval"}
-                writer.computed(**{**defaults, "grad": train, "backward": train, **stated})
+            writer.add_columns({column: values.copy() for column, values in columns.items()})
+            train = name == "first_train_forward"
+            defaults = {"kind": "forward", "passes": 1, "mode": "train" if train else "eval"}
+            writer.computed(**{**defaults, "grad": train, "backward": train, **(computed or {})})
         return open_capture(folder, name=name)
 
     return build
+
+
+@pytest.fixture
+def compare(make: Make) -> Compare:
+    """compare(columns of a, columns of b) -> PairResult, through two captures on disk."""
+
+    def run(a: Columns, b: Columns, **arguments: Any) -> PairResult:
+        return compare_pair(make(a, "a"), make(b, "b"), **arguments)
+
+    return run

@@ -238,7 +238,8 @@ class CaptureWriter:
         if not self._parts:
             return {name: np.empty(0, dtype) for name, dtype in REQUIRED.items()}
         rows = {name: np.concatenate([part[name] for part in self._parts]) for name in self._parts[0]}
-        _refuse_bad_order(rows)
+        if len(rows["sequence"]):
+            _refuse_bad_order(rows)
         return rows
 
 
