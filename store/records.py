@@ -122,3 +122,5 @@ class RegisteredModel(ModelRecord):
 
     path: str
     evidence_id: str | None = None
+    layers: tuple[int, ...] = Field(default=(), description="Of a slice: the numbers its layers have in the full model")
+    source_layout: str | None = Field(default=None, description="Of a slice: layout digest of what it was cut from")

@@ -19,6 +19,14 @@ from bitgate.tools.slice.quant.precision import precision
 
 EXPERT: Final = re.compile(r"(experts|adapter_list)\.\d+")
 UNKNOWN: Final = "unknown"
+SOFTMAX: Final = frozenset(
+    (
+        *("full_attention", "sliding_attention", "chunked_attention", "shared_attention", "mla"),
+        *("indexed_attention", "indexed_attention_shared"),
+        *("compressed_sparse_attention", "heavily_compressed_attention"),
+    )
+)
+"""Words of layer kinds that stand for a softmax attention."""
 
 
 @dataclass(frozen=True)
@@ -84,13 +92,31 @@ def take_census(model: Model, dtypes: Mapping[str, str]) -> Census:
         leaves[path][leaf] = dtype
     method = method_of(quantisation(model.config) or {})
     rows = [_module(model, path, found, method) for path, found in leaves.items()]
+    cores = _attention_cores(model)
     unknown = tuple(sorted(row.path for row in rows if row.operator == UNKNOWN))
-    return Census(_merged(rows), _layers(model, rows), unknown, unhandled_keys(model))
+    return Census((*_merged(rows), *cores), _layers(model, rows), unknown, unhandled_keys(model))
+
+
+def _attention_cores(model: Model) -> list[Module]:
+    """Softmax attention has no weight of its own, so no tensor names it: it is read from the layers' kinds."""
+    dtype = str(
+        model.text.get("dtype") or model.text.get("torch_dtype") or model.config.get("torch_dtype") or "bfloat16"
+    )
+    short = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}.get(dtype.removeprefix("torch."), dtype)
+    return [
+        Module(f"layers.{layer} {word}", layer, "layer", f"attention:{word}", "heads", short)
+        for layer, kind in enumerate(model.kinds)
+        for word in dict.fromkeys(kind)
+        if word in SOFTMAX
+    ]
 
 
 def quantisation(config: Json) -> Json | None:
     """The quantisation part, of the whole or of the language model."""
-    candidates = [config, *(value for key, value in config.items() if key.endswith("_config") and isinstance(value, dict))]
+    candidates = [
+        config,
+        *(value for key, value in config.items() if key.endswith("_config") and isinstance(value, dict)),
+    ]
     for holder in candidates:
         for key in ("quantization_config", "compression_config"):
             if isinstance(holder.get(key), dict):

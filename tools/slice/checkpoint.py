@@ -129,7 +129,9 @@ def _lone_shards(files: list[str]) -> list[str]:
     if len(shards) == 1:
         return shards
     if shards:
-        raise Refusal(SHARD_MISSING, f"{len(shards)} safetensors files without {INDEX}: which belong together is unknown")
+        raise Refusal(
+            SHARD_MISSING, f"{len(shards)} safetensors files without {INDEX}: which belong together is unknown"
+        )
     other = [name for name in files if name.endswith(OTHER_FORMATS)]
     found = f"only {', '.join(other[:5])}" if other else "no weights"
     raise Refusal(FORMAT, f"the folder has {found}; only safetensors is cut")
@@ -145,7 +147,9 @@ def _tensors(
         if not shard.endswith(".safetensors"):
             raise Refusal(FORMAT, f"the index names {shard[:200]!r}; only safetensors is cut")
         if not path.is_file():
-            raise Refusal(SHARD_MISSING, f"{shard} is not there ({_count(wanted, shard)} tensors of the index are in it)")
+            raise Refusal(
+                SHARD_MISSING, f"{shard} is not there ({_count(wanted, shard)} tensors of the index are in it)"
+            )
         for entry in read_header(path):
             mine = wanted is None or wanted.get(entry.name) == shard
             (found.__setitem__(entry.name, entry) if mine else extra.append(entry.name))
@@ -162,7 +166,7 @@ def _count(wanted: dict[str, str] | None, shard: str) -> int:
 
 
 def _side_files(root: Path) -> tuple[str, ...]:
-    """Tokenizer, generation config, chat template, remote code and licence, one folder deep; never weights or config."""
+    """Tokenizer, generation config, chat template, remote code, licence, one folder deep; never weights or config."""
     rewritten = {INDEX, "config.json", "hf_quant_config.json"}
     found: list[str] = []
     for path in sorted(root.iterdir()):

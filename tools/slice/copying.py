@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
+from blake3 import blake3
+
 from bitgate.tools.slice.header import TensorEntry
 from bitgate.tools.slice.layout import Piece
-from blake3 import blake3
 
 CHUNK: Final = 16 << 20
 UNSUPPORTED: Final = frozenset((errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EBADF, errno.EPERM))

@@ -60,7 +60,9 @@ def check_target(source: Path, out: Path) -> None:
     if where.is_relative_to(source.resolve()):
         raise RequestError("name", str(out), "a folder outside the checkpoint", "The checkpoint is never written to.")
     if os.path.lexists(where):
-        raise RequestError("name", str(out), "a name that is not taken", "Choose another name, or remove the old slice.")
+        raise RequestError(
+            "name", str(out), "a name that is not taken", "Choose another name, or remove the old slice."
+        )
 
 
 def cut(checkpoint: Checkpoint, layout: Layout, out: Path, provenance: Json, progress: Progress) -> CutResult:

@@ -115,7 +115,9 @@ def read_model(config: Json) -> Model:
         kinds = tuple(family.kinds(text))
     except (KeyError, TypeError, ValueError, IndexError, ZeroDivisionError, AttributeError) as error:
         what = f"{type(error).__name__}: {error}"
-        raise Refusal(CONFIG_BROKEN, f"config.json does not describe the layers of {family.names[0]} ({what})") from error
+        raise Refusal(
+            CONFIG_BROKEN, f"config.json does not describe the layers of {family.names[0]} ({what})"
+        ) from error
     if not kinds:
         raise Refusal(CONFIG_BROKEN, "config.json describes no layer")
     return Model(family, config, nest, kinds)
@@ -147,7 +149,7 @@ def rewritten(model: Model, sel: Selection, keep_mtp: bool = True) -> Json:
     Raises:
         Refusal: the keys of this family cannot say which operators these layers have.
     """
-    config = deep_copy(model.config)
+    config: Json = deep_copy(model.config)
     text = text_of(config, model.nest)
     for key in model.family.all_keys():
         key.rewrite(text, sel)

@@ -137,4 +137,3 @@ def encode_header(entries: list[tuple[str, str, tuple[int, ...], int]], metadata
     raw = json.dumps(document, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode("utf-8")
     raw += b" " * (-len(raw) % 8)
     return len(raw).to_bytes(8, "little") + raw
-

@@ -142,7 +142,11 @@ class IndexedMap:
             width = max((len(key) for key in value), default=1)
             numbered = {int(key): item for key, item in value.items() if key.isdecimal()}
             moved = {sel.new(old): item for old, item in numbered.items()}
-            put(config, self.name, {str(new).zfill(width): moved[new] for new in sorted(k for k in moved if k is not None)})
+            put(
+                config,
+                self.name,
+                {str(new).zfill(width): moved[new] for new in sorted(k for k in moved if k is not None)},
+            )
 
 
 @dataclass(frozen=True)

@@ -128,7 +128,7 @@ def _runs(kept: Iterable[int], block: int) -> Iterable[tuple[int, int]]:
 
 
 def _shards(pieces: list[Piece], limit: int) -> Iterable[tuple[Piece, ...]]:
-    """Source order, so that reading is sequential; within a shard wide dtypes first, so that every tensor is aligned."""
+    """Source order, so that reading is sequential; within a shard wide dtypes first, so that tensors are aligned."""
     shard: list[Piece] = []
     size = 0
     for piece in sorted(pieces, key=lambda item: (item.source.file.name, item.source.offset)):
@@ -160,11 +160,20 @@ def _check_depth(checkpoint: Checkpoint, model: Model, sel: Selection) -> None:
     if model.family.depth_buffers is None:
         return
     wanted = model.family.depth_buffers(model.text)
-    have = {(where.layer, name.rsplit(".", 1)[-1]) for name in checkpoint.tensors if (where := place(model, name)).layer is not None}
-    lost = [f"layers.{layer} {buffer}" for layer in sel.kept for buffer in wanted.get(layer, ()) if (layer, buffer) not in have]
+    have = {
+        (where.layer, name.rsplit(".", 1)[-1])
+        for name in checkpoint.tensors
+        if (where := place(model, name)).layer is not None
+    }
+    lost = [
+        f"layers.{layer} {buffer}"
+        for layer in sel.kept
+        for buffer in wanted.get(layer, ())
+        if (layer, buffer) not in have
+    ]
     if lost:
         raise Refusal(
             DEPTH_DEPENDENT,
-            f"the decay of {model.family.names[0]} follows from the layer's number and the model's depth, and the files "
+            f"the decay of {model.family.names[0]} follows from layer number and depth, and the files "
             f"lack its buffers ({lost[0]} and {len(lost) - 1} more)",
         )

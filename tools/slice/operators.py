@@ -40,9 +40,12 @@ OPERATORS: Final[dict[str, str]] = {
 }
 
 LEAVES: Final = frozenset(
-    "weight bias weight_scale_inv weight_scale weight_scale_2 weight_global_scale input_scale input_global_scale "
-    "input_activation_scale activation_scale weight_packed weight_shape weight_zero_point weight_g_idx qweight qzeros "
-    "scales g_idx scale blocks output_scale weight_scale_max weight_bits pre_quant_scale absmax quant_map".split()
+    (
+        *("weight", "bias", "weight_packed", "weight_shape", "weight_zero_point", "weight_g_idx", "weight_bits"),
+        *("weight_scale_inv", "weight_scale", "weight_scale_2", "weight_global_scale", "weight_scale_max"),
+        *("input_scale", "input_global_scale", "input_activation_scale", "activation_scale", "output_scale"),
+        *("qweight", "qzeros", "scales", "g_idx", "scale", "blocks", "pre_quant_scale", "absmax", "quant_map"),
+    )
 )
 """Names of the tensors of one module: the weight itself and what its quantisation keeps beside it."""
 
@@ -75,7 +78,11 @@ LAYER_RULES: Final[tuple[NameRule, ...]] = (
     rule(rf"{_ATTN}\.(slope_rate|query_decay|key_decay|diagonal_decay)", "decay"),
     rule(r".*(norm|layernorm|norm_[12]|_layernorm\.\d+|layernorm\.\d+|_ln)(\.\d+)?", "norm"),
     rule(r"layer_scalar|.*residual_scale|.*skip_scale", "residual_scale"),
-    rule(rf"{_MLP}\.(shared_experts?|shared_mlp)(\..*)?(gate_proj|up_proj|w1|w3|input_linear)", "shared_experts", "column"),
+    rule(
+        rf"{_MLP}\.(shared_experts?|shared_mlp)(\..*)?(gate_proj|up_proj|w1|w3|input_linear)",
+        "shared_experts",
+        "column",
+    ),
     rule(rf"{_MLP}\.(shared_experts?|shared_mlp)(\..*)?(down_proj|w2|output_linear)", "shared_experts", "row"),
     rule(r"shared_mlp\.input_linear", "shared_experts", "column"),
     rule(r"shared_mlp\.output_linear", "shared_experts", "row"),
@@ -85,7 +92,11 @@ LAYER_RULES: Final[tuple[NameRule, ...]] = (
     rule(rf"{_MLP}\.(gate|router)(\.(layer|classifier|e_score_correction_bias|tid2eid))?", "router"),
     rule(rf"{_MLP}\.(e_score_correction_bias|tid2eid)", "router"),
     rule(rf"{_ATTN}\.(q_proj|k_proj|v_proj|qkv_proj|q_b_proj|kv_b_proj|wq_b|wo_a|g_proj)", "dense_linear", "column"),
-    rule(rf"{_ATTN}\.(in_proj_qkvz|in_proj_ba|in_proj_qkv|in_proj_[zba]|output_gate|[bfg]_proj|[fg]_b_proj)", "dense_linear", "column"),
+    rule(
+        rf"{_ATTN}\.(in_proj_qkvz|in_proj_ba|in_proj_qkv|in_proj_[zba]|output_gate|[bfg]_proj|[fg]_b_proj)",
+        "dense_linear",
+        "column",
+    ),
     rule(rf"{_ATTN}\.(o_proj|out_proj|wo_b|dense)", "dense_linear", "row"),
     rule(rf"{_ATTN}\.(q_a_proj|kv_a_proj_with_mqa|wq_a|wkv|fused_wqa_wkv|[fg]_a_proj)", "dense_linear"),
     rule(rf"{_ATTN}\.(sinks|attn_sink|attention_sink_bias)", "attention", "heads"),
@@ -100,7 +111,10 @@ LAYER_RULES: Final[tuple[NameRule, ...]] = (
 )
 
 MODEL_RULES: Final[tuple[NameRule, ...]] = (
-    rule(r"(.*\.)?(vision|visual|vision_tower|vision_model|audio_tower|audio_model|sound_encoder|image_newline)(\..*)?", "vision"),
+    rule(
+        r"(.*\.)?(vision|visual|vision_tower|vision_model|audio_tower|audio_model|sound_encoder|image_newline)(\..*)?",
+        "vision",
+    ),
     rule(r"(.*\.)?(multi_modal_projector|mm_projector|embed_vision|embed_audio|mlp1|aligner)(\..*)?", "projector"),
     rule(r"(.*\.)?(embed_tokens|embeddings|embed|word_embeddings|wte)", "embedding", "vocabulary"),
     rule(r"(.*\.)?(lm_head|head|output)", "head", "vocabulary"),

@@ -49,9 +49,7 @@ class Plan:
         return tuple(new for new, old in enumerate(kept) if old != (kept[new - 1] + 1 if new else 0))
 
 
-def make_plan(
-    model: Model, census: Census, layers: Sequence[int] | None = None, limit: int = DEFAULT_LIMIT
-) -> Plan:
+def make_plan(model: Model, census: Census, layers: Sequence[int] | None = None, limit: int = DEFAULT_LIMIT) -> Plan:
     """The plan for the user's `layers`, or for the shortest window.
 
     Raises:
@@ -110,7 +108,9 @@ def _shortest(model: Model, census: Census, needs: Callable[[int], tuple[int, ..
     return _within(best, needs, limit, problem, len(names), len(pairs))
 
 
-def _covering(layers: Sequence[LayerClass], length: int, names: set[str], pairs: set[Pair]) -> Iterable[tuple[int, ...]]:
+def _covering(
+    layers: Sequence[LayerClass], length: int, names: set[str], pairs: set[Pair]
+) -> Iterable[tuple[int, ...]]:
     for start in range(len(layers) - length + 1):
         part = layers[start : start + length]
         if {item.name for item in part} == names and pairs_of(part) == pairs:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from bitgate.tools.errors import BitgateError
+from bitgate.tools.errors import VerdictError
 
 DEPTH_DEPENDENT: Final = "slice_depth_dependent"
 FAMILY_UNKNOWN: Final = "slice_family_unknown"
@@ -21,9 +21,5 @@ CONFIG_BROKEN: Final = "slice_config_broken"
 QUANT_DIFFERS: Final = "slice_quant_differs"
 
 
-class Refusal(BitgateError):
+class Refusal(VerdictError):
     """The model is not cut; nothing was written. `code` is a key of the reason table."""
-
-    def __init__(self, code: str, detail: str) -> None:
-        self.code, self.detail = code, detail
-        super().__init__(f"{code}: {detail}")

@@ -64,5 +64,7 @@ FAMILY = Family(
     needs=needs,
     rules=(rule(r"engram(\..*)?", "per_layer_embedding"),),
     detect=lambda config: "kv_source_layer_ids" in config and "index_source_layer_ids" in config,
-    notes=("Read from the configuration alone: no public weights were cut, and transformers does not know the family.",),
+    notes=(
+        "Read from the configuration alone: no public weights were cut, and transformers does not know the family.",
+    ),
 )

@@ -14,6 +14,4 @@ def kinds(config: Json) -> list[Kind]:
     return [("mamba2" if word == "linear_attention" else word, mlp) for word in types]
 
 
-FAMILY = Family(
-    names=("granitemoehybrid",), kinds=kinds, keys=(PerLayer("layer_types"), PerLayer("layers_block_type"))
-)
+FAMILY = Family(names=("granitemoehybrid",), kinds=kinds, keys=(PerLayer("layer_types"), PerLayer("layers_block_type")))

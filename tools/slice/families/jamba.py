@@ -1,4 +1,4 @@
-"""Jamba: attention and experts by period and offset, so the offsets turn with the window; not every pick can be said."""
+"""Jamba: attention and experts by period and offset, so offsets turn with the window; not every pick can be said."""
 
 from __future__ import annotations
 

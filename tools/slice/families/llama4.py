@@ -5,9 +5,9 @@ transformers reads the lists, vLLM the step for experts: a slice must satisfy bo
 
 from __future__ import annotations
 
-from bitgate.tools.slice.family import Family, Kind, layer_count
 from dataclasses import dataclass
 
+from bitgate.tools.slice.family import Family, Kind, layer_count
 from bitgate.tools.slice.keys import Explicit, Json, Selection
 from bitgate.tools.slice.kinds import listed
 

@@ -1,4 +1,4 @@
-"""MiMo-V2-Flash: sliding and full attention, dense then experts; the hub's lists are 0 and 1, transformers' are words."""
+"""MiMo-V2-Flash: sliding and full attention, dense then experts; the hub's lists are 0 and 1, ours are words."""
 
 from __future__ import annotations
 

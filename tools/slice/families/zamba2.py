@@ -25,9 +25,7 @@ def types(config: Json) -> list[str]:
 
 
 def kinds(config: Json) -> list[Kind]:
-    return [
-        ("mamba2", "shared_attention", "shared_mlp") if word == "hybrid" else ("mamba2",) for word in types(config)
-    ]
+    return [("mamba2", "shared_attention", "shared_mlp") if word == "hybrid" else ("mamba2",) for word in types(config)]
 
 
 def rename(config: Json, name: str, sel: Selection) -> str | None:

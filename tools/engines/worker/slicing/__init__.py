@@ -1,0 +1,1 @@
+"""Proof of a slice in the user's interpreter: load reports, and window equivalence on the CPU."""
