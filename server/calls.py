@@ -32,7 +32,9 @@ async def wait(
     """The run's answer after up to `seconds` (None: at its end). Giving up the wait does not end the run."""
     from bitgate.tools.runs.control import wait_run
 
-    run = await wait_run(session.project, run_id, seconds, Pacer(on_progress) if on_progress else None)
+    run = session.store.get_run(run_id)
+    if run.state == "running":
+        run = await wait_run(session.project, run_id, seconds, Pacer(on_progress) if on_progress else None)
     return answer(session, run)
 
 

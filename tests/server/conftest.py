@@ -106,26 +106,45 @@ def spawn(project: Path, server_env: dict[str, str]) -> Iterator[Spawn]:
 
 
 @pytest.fixture
-def http_url(spawn: Spawn, server_env: dict[str, str]) -> str:
-    """A real server on HTTP that knows TOKEN; its URL."""
-    process = spawn("serve", "--http", "--port", "0", env={**server_env, "BITGATE_TOKEN": TOKEN})
-    assert process.stderr is not None
-    found = re.search(rb"http://\S+", process.stderr.readline())
-    assert found is not None
-    return found[0].decode()
+def start_http(spawn: Spawn, server_env: dict[str, str]) -> Callable[[], str]:
+    """Starts a real server on HTTP that knows TOKEN; its URL."""
+
+    def start() -> str:
+        process = spawn("serve", "--http", "--port", "0", env={**server_env, "BITGATE_TOKEN": TOKEN})
+        assert process.stderr is not None
+        line = process.stderr.readline()
+        found = re.search(rb"http://\S+", line)
+        assert found is not None, line + process.stderr.read()
+        return found[0].decode()
+
+    return start
 
 
 @pytest.fixture
-def connect_http(http_url: str) -> Connect:
-    """Connects a real client to the HTTP server."""
+def http_url(start_http: Callable[[], str]) -> str:
+    return start_http()
+
+
+@pytest.fixture
+def client_of() -> Callable[..., AbstractAsyncContextManager[Client]]:
+    """Connects a real client to an HTTP server."""
 
     @asynccontextmanager
-    async def session(mode: Any = "auto") -> AsyncIterator[Client]:
+    async def session(url: str, mode: Any = "auto") -> AsyncIterator[Client]:
         async with AsyncExitStack() as stack:
-            stack.enter_context(anyio.fail_after(60))
+            stack.enter_context(anyio.fail_after(120))
             headers = {"Authorization": f"Bearer {TOKEN}"}
             http = await stack.enter_async_context(httpx2.AsyncClient(headers=headers, timeout=60))
-            yield await stack.enter_async_context(Client(streamable_http_client(http_url, http_client=http), mode=mode))
+            yield await stack.enter_async_context(Client(streamable_http_client(url, http_client=http), mode=mode))
+
+    return session
+
+
+@pytest.fixture
+def connect_http(http_url: str, client_of: Any) -> Connect:
+    def session(mode: Any = "auto") -> AbstractAsyncContextManager[Client]:
+        connected: AbstractAsyncContextManager[Client] = client_of(http_url, mode)
+        return connected
 
     return session
 

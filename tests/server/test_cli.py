@@ -92,7 +92,7 @@ def test_the_ledger_is_listed_shown_and_verified(bitgate: Any) -> None:
     assert json.loads(bitgate("evidence", made["evidence_id"], "--json").stdout)["run_id"] == made["run_id"]
     head = json.loads(bitgate("verify", "--json").stdout)["head"]
     assert bitgate("verify", "--head", head).returncode == 0
-    wrong = bitgate("verify", "--head", "0" * 64)
+    wrong = bitgate("verify", "--head", "f" * 64)
     assert wrong.returncode == 1 and "NOT OK" in wrong.stdout
 
 
