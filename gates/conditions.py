@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final
+
+from pydantic import JsonValue
 
 from bitgate.gates.identity import configured_changes, side_changes
 from bitgate.gates.rows import Manifest
 from bitgate.gates.today import Today
 from bitgate.store.records import Evidence, SideRecord
-from pydantic import JsonValue
 
 LEGS: Final = frozenset({"rollout", "recompute", "first_train_forward"})
 
@@ -32,6 +33,8 @@ class Facts:
 
     proposal: Manifest | None = None
     """The newest proposal."""
+    versions: Mapping[str, int] = field(default_factory=dict)
+    """Manifest digest -> version, of every proposal."""
     in_force: Manifest | None = None
     """The one that the gate at hand is about; set by `evaluate` with `manifest`."""
     frozen: Manifest | None = None
@@ -48,8 +51,8 @@ class Facts:
         return self.proposal or self.frozen
 
     def label(self, digest: str | None) -> str:
-        known = next((m for m in (self.frozen, self.proposal) if m is not None and m.digest == digest), None)
-        return f"version {known.version}" if known else (digest or "none")[:12]
+        known = self.versions.get(digest or "")
+        return f"version {known}" if known else (digest or "none")[:12]
 
 
 # --- one piece of evidence -------------------------------------------------------------------------------------------------

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 
+from pydantic import JsonValue
+
 from bitgate.gates.today import ModelToday, SideToday, Today
 from bitgate.store.records import Evidence, ModelRecord, SideRecord
-from pydantic import JsonValue
 
 MAX_VALUE = 60
 

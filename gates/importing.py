@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from blake3 import blake3
+from pydantic import ValidationError
+
 from bitgate.gates import sshsig
 from bitgate.gates.bundles import ACTOR, Bundle, BundledRow, Imported, ImportRow, Statement, evidence_of, sha256
 from bitgate.gates.errors import BundleRefused, SignatureRefused
@@ -19,8 +22,6 @@ from bitgate.store.chain import row_hash
 from bitgate.store.records import ArtifactRef, Evidence, Finding
 from bitgate.store.schema import field as body_field
 from bitgate.store.store import Store
-from blake3 import blake3
-from pydantic import ValidationError
 
 MAX_JSON: Final = 256 * 1024**2
 MAX_ROWS: Final = 100_000

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from pydantic import ValidationError
+
 from bitgate.gates import sshsig
 from bitgate.gates.conditions import Facts
 from bitgate.gates.evaluate import evaluate_all
@@ -20,7 +22,6 @@ from bitgate.gates.today import Today
 from bitgate.store.chain import Entry, Head
 from bitgate.store.records import Evidence
 from bitgate.store.store import Store
-from pydantic import ValidationError
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,8 @@ class LedgerView:
         proposal = self.proposals[-1].manifest if self.proposals else None
         tuning = [e for e in self._held(proposal.tuning)] if proposal and "tuning_record" in gate.conditions else []
         unexplained = unexplained_failures(self.store) if "divergences_have_repros" in gate.conditions else []
-        return Facts(proposal=proposal, frozen=self.frozen, tuning=tuning, unexplained=unexplained)
+        versions = {item.manifest.digest: item.manifest.version for item in self.proposals}
+        return Facts(proposal=proposal, frozen=self.frozen, tuning=tuning, unexplained=unexplained, versions=versions)
 
     def _held(self, ids: Iterable[str]) -> list[Evidence]:
         seen = (self.source.by_id(evidence_id) for evidence_id in ids)

@@ -13,6 +13,8 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
+from pydantic import ValidationError
+
 from bitgate.gates import reviewers as people
 from bitgate.gates.errors import ReviewersRefused
 from bitgate.gates.importing import import_lies
@@ -23,7 +25,6 @@ from bitgate.gates.rows import BaselineRow, ReviewerChange, ReviewersRow, TokenR
 from bitgate.gates.table import BY_ID
 from bitgate.store.chain import Entry
 from bitgate.store.schema import field as body_field
-from pydantic import ValidationError
 
 CLOCK_STEP: Final = timedelta(seconds=60)
 """How far a row may be dated before its predecessor: a clock that was set right, not a history that was written later."""

@@ -6,8 +6,9 @@ import hashlib
 import json
 from typing import Annotated, Final, Literal
 
-from bitgate.store.records import Grade, ModelRecord, Record, SideRecord, Verdict
 from pydantic import Field, JsonValue, StringConstraints
+
+from bitgate.store.records import Grade, ModelRecord, Record, SideRecord, Verdict
 
 NAMESPACE: Final = "bitgate"
 Hex64 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]

@@ -27,7 +27,9 @@ class StoreSource:
 
     def bound(self, need: Need, digests: Mapping[str, str], verdict: Verdict) -> Sequence[Seen]:
         indexed = {name: digest for name, digest in digests.items() if name in GATE_SIDES}
-        found = self._query(_keys(need) | {"verdict": verdict} | indexed, WINDOW if len(indexed) == len(digests) else 200)
+        found = self._query(
+            _keys(need) | {"verdict": verdict} | indexed, WINDOW if len(indexed) == len(digests) else 200
+        )
         return found if len(indexed) == len(digests) else [seen for seen in found if _has(seen.evidence, digests)]
 
     def newest(self, need: Need) -> Seen | None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from pydantic import JsonValue
+
 from bitgate.gates.spec import ModelRole, SideRole
 from bitgate.store.records import ModelRecord, SideRecord
-from pydantic import JsonValue
 
 
 @dataclass(frozen=True)

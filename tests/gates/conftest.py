@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sqlite3
 import subprocess
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+
 from bitgate.gates import decisions, reviewers
 from bitgate.gates.baseline import Proposed, propose
 from bitgate.gates.ledger import LedgerView
@@ -22,7 +25,10 @@ from bitgate.gates.submit import Submission, submit
 from bitgate.gates.table import BY_ID, GATE_IDS
 from bitgate.gates.today import ModelToday, PolicyToday, SideToday, Today
 from bitgate.store import Store
+from bitgate.store.canonical import canonical
+from bitgate.store.chain import row_hash
 from bitgate.store.records import Coverage, Evidence, Finding, ModelRecord, SideRecord
+from bitgate.store.schema import TRIGGERS, create_objects, drop_objects
 
 BASELINE = Actor("baseline", "ann-agent")
 CONSISTENCY = Actor("consistency", "bo-agent")
@@ -89,6 +95,10 @@ class World:
 
     def all_tools(self) -> None:
         self.today = replace(self.today, tools=EXISTING | LATER)
+
+    @property
+    def forger(self) -> Forger:
+        return Forger(self)
 
     @property
     def other_rollout(self) -> SideRecord:
@@ -198,24 +208,24 @@ def signer_line(name: str, key: Path) -> str:
     return f"{name} {key.with_suffix('.pub').read_text(encoding='utf-8').strip()}\n"
 
 
-@pytest.fixture
-def allowed(ssh_keys: dict[str, Path]) -> str:
-    return (
-        signer_line("rosa", ssh_keys["rosa"])
-        + signer_line("sam", ssh_keys["sam"])
-        + signer_line("runner:ci", ssh_keys["runner"])
+@pytest.fixture(scope="session")
+def signers(ssh_keys: dict[str, Path]) -> str:
+    """The reviewers file of these tests: two people, and a machine that may vouch for bundles."""
+    lines = (
+        signer_line(name, ssh_keys[key]) for name, key in (("rosa", "rosa"), ("sam", "sam"), ("runner:ci", "runner"))
     )
+    return "".join(lines)
 
 
-@pytest.fixture
-def make_world(tmp_path: Path, ssh_keys: dict[str, Path], allowed: str) -> Iterator[Callable[..., World]]:
+@pytest.fixture(scope="session")
+def new_world(ssh_keys: dict[str, Path]) -> Iterator[Callable[[Path, str], World]]:
     opened: list[Store] = []
 
-    def make(name: str = "ledger.db", signers: str = allowed) -> World:
+    def make(path: Path, signers: str) -> World:
         clock = Clock()
-        store = Store.open(tmp_path / name, clock=clock)
+        store = Store.open(path, clock=clock)
         opened.append(store)
-        if signers and not store.head().seq:
+        if signers:
             reviewers.found(store, signers, "person:rosa")
         return World(store, ssh_keys, clock)
 
@@ -225,5 +235,79 @@ def make_world(tmp_path: Path, ssh_keys: dict[str, Path], allowed: str) -> Itera
 
 
 @pytest.fixture
-def world(make_world: Callable[..., World]) -> World:
-    return make_world()
+def world(new_world: Callable[[Path, str], World], tmp_path: Path, signers: str) -> World:
+    return new_world(tmp_path / "ledger.db", signers)
+
+
+DERIVING = [item for item in TRIGGERS if "AFTER INSERT" in item.sql]
+"""The triggers that fill derived tables: a forger who knows the schema lets them do their work."""
+
+
+class Forger:
+    """Somebody with a shell under the same user id: edits the file by hand, and knows how the chain is made."""
+
+    COLUMNS = ("seq", "at", "kind", "subject", "actor", "body", "prev_hash", "hash")
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.path = world.store.ledger.path
+        world.store.ledger.rows("PRAGMA wal_checkpoint(TRUNCATE)")
+
+    def rows(self) -> list[dict[str, object]]:
+        with closing(sqlite3.connect(self.path)) as connection:
+            found = connection.execute(f"SELECT {', '.join(self.COLUMNS)} FROM entries ORDER BY seq").fetchall()
+        return [dict(zip(self.COLUMNS, row, strict=True)) for row in found]
+
+    def rewrite(self, change: Callable[[list[dict[str, object]]], object], *, recompute: bool = True) -> None:
+        """Replaces every row by what `change` makes of them; with `recompute`, numbers and hashes are made right again."""
+        rows = self.rows()
+        change(rows)
+        if recompute:
+            self._chain(rows)
+        with closing(sqlite3.connect(self.path, isolation_level=None)) as connection:
+            drop_objects(connection)
+            connection.execute("DELETE FROM entries")
+            for derived in ("running", "evidence_keys"):
+                connection.execute(f"DELETE FROM {derived}")
+            marks = ", ".join("?" * len(self.COLUMNS))
+            for trigger in DERIVING:
+                connection.execute(trigger.sql)
+            for row in rows:
+                connection.execute(f"INSERT INTO entries VALUES ({marks})", [row[name] for name in self.COLUMNS])
+            drop_objects(connection)
+            create_objects(connection)
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+    @staticmethod
+    def _chain(rows: list[dict[str, object]]) -> None:
+        previous = "0" * 64
+        for seq, row in enumerate(rows, 1):
+            row |= {"seq": seq, "prev_hash": previous}
+            body = str(row["body"]).encode()
+            row["hash"] = previous = row_hash(seq, row["at"], row["kind"], row["subject"], row["actor"], body, previous)
+
+    def edit(self, row: dict[str, object], change: Callable[[dict[str, object]], object]) -> None:
+        """Changes a row's body, in the canonical form the store writes."""
+        body = json.loads(str(row["body"]))
+        change(body)
+        row["body"] = canonical(body)
+
+    def last(self, rows: list[dict[str, object]], kind: str, **fields: object) -> dict[str, object]:
+        def fits(row: dict[str, object]) -> bool:
+            body = json.loads(str(row["body"]))
+            return row["kind"] == kind and all(body.get(name) == value for name, value in fields.items())
+
+        return next(row for row in reversed(rows) if fits(row))
+
+    def append(self, kind: str, subject: str, body: dict[str, object], actor: str) -> int:
+        """A row of any kind with the chain continued, past every check of the store."""
+        seq = len(self.rows()) + 1
+        at = self.world.clock()
+        new = {"at": at, "kind": kind, "subject": subject, "actor": actor, "body": canonical(body)}
+        self.rewrite(lambda rows: rows.append(dict(new)))
+        return seq
+
+
+@pytest.fixture
+def forger(world: World) -> Forger:
+    return Forger(world)

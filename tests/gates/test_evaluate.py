@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+
 from bitgate.gates.table import BY_ID, GATE_IDS, GATES
 
 
