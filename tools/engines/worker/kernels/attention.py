@@ -63,11 +63,14 @@ class Rope:
             self._layer = get_rope(
                 head_dim, max_position=config.max_position_embeddings, rope_parameters=config.rope_parameters
             )
-        self.identity = custom_op_name(self._layer)
         if type(self._layer).forward_static is not RotaryEmbedding.forward_static:
             raise OperatorWithoutEntry(
                 "rotary_embedding", type(self._layer).__name__, "add a row whose backward is that layer's rotation"
             )
+
+    @property
+    def identity(self) -> str:
+        return custom_op_name(self._layer)
 
     def __call__(self, positions: Tensor, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
         """positions [T], q [T, Hq*D], k [T, Hkv*D] -> the same shapes."""
@@ -109,7 +112,10 @@ class Attention:
         self._longest = stack.max_model_len
         self._cache = torch.zeros(0)
         self._metadata: tuple[Batch, Any] | None = None
-        self.identity = attention_name(self._layer)
+
+    @property
+    def identity(self) -> str:
+        return attention_name(self._layer)
 
     def pack(self, lengths: Sequence[int]) -> Batch:
         return pack(lengths, block_size=self._spec.block_size, longest=self._longest)

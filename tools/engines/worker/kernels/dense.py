@@ -23,7 +23,10 @@ class Embedding:
         from vllm.model_executor.layers.vocab_parallel_embedding import UnquantizedEmbeddingMethod
 
         self._lookup = UnquantizedEmbeddingMethod().embedding
-        self.identity = function_name(self._lookup)
+
+    @property
+    def identity(self) -> str:
+        return function_name(self._lookup)
 
     def __call__(self, ids: Tensor, weight: Tensor, name: str) -> Tensor:
         """ids [T] int64, weight [V, H] -> [T, H]."""
@@ -63,7 +66,10 @@ class Linear:
         self._tile_rows = TILE_ROWS if stack.batch_invariant else None
         self._prints: tuple[Fingerprint, ...] | None = None
         self._layer: Any = None
-        self.identity = "not run yet"
+
+    @property
+    def identity(self) -> str:
+        return "not run yet" if self._layer is None else linear_name(self._layer, self._method, self._tile_rows)
 
     def __call__(
         self, x: Tensor, weights: Sequence[Tensor], names: Sequence[str], biases: Sequence[Tensor] = ()
@@ -93,7 +99,6 @@ class Linear:
         layer.bias = _parameter(_padded(biases, self._padded_rows)) if biases else None
         self._method.process_weights_after_loading(layer)
         self._layer, self._prints = layer, prints
-        self.identity = linear_name(layer, self._method, self._tile_rows)
 
     def _product(self, x: Tensor) -> Tensor:
         def product(rows: Tensor) -> Tensor:
@@ -135,8 +140,14 @@ class RmsNorm:
         with stack.active():
             self._layer = RMSNorm(size, eps=eps)
         self._eps = eps
-        self.identity = custom_op_name(self._layer, "rms_norm")
-        self.fused_identity = custom_op_name(self._layer, "fused_add_rms_norm")
+
+    @property
+    def identity(self) -> str:
+        return custom_op_name(self._layer, "rms_norm")
+
+    @property
+    def fused_identity(self) -> str:
+        return custom_op_name(self._layer, "fused_add_rms_norm")
 
     def __call__(self, x: Tensor, weight: Tensor, name: str) -> Tensor:
         """x [..., size] -> [..., size]."""
@@ -174,7 +185,10 @@ class SiluMul:
 
         with stack.active():
             self._layer = SiluAndMul()
-        self.identity = custom_op_name(self._layer)
+
+    @property
+    def identity(self) -> str:
+        return custom_op_name(self._layer)
 
     def __call__(self, x: Tensor) -> Tensor:
         """x [T, 2n] -> [T, n]."""

@@ -23,7 +23,7 @@ class OperatorWithoutEntry(KernelError):
 
     def __init__(self, operator: str, found: str, do: str) -> None:
         self.operator = operator
-        super().__init__(f"operator {operator}: the engine would run {found}, and the table has no entry for it; {do}")
+        super().__init__(f"operator {operator}: the table has no entry for {found}; {do}")
 
 
 class WeightsChanged(KernelError):

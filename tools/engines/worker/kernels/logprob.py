@@ -23,7 +23,10 @@ class Logprob:
         if mode != "raw_logprobs":
             raise OperatorWithoutEntry("logprob", f"logprobs_mode={mode}", "set logprobs_mode = 'raw_logprobs'")
         self._compute = Sampler.compute_logprobs
-        self.identity = function_name(self._compute)
+
+    @property
+    def identity(self) -> str:
+        return function_name(self._compute)
 
     def __call__(self, logits: Tensor, tokens: Tensor) -> Tensor:
         """logits [T, V], tokens [T] int64 -> float32 [T]."""

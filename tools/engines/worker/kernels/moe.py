@@ -28,7 +28,10 @@ class Router:
         with stack.active():
             self._router = create_fused_moe_router(top_k=top_k, global_num_experts=experts, renormalize=renormalise)
         self._renormalise = renormalise
-        self.identity = function_name(self._router._compute_routing)
+
+    @property
+    def identity(self) -> str:
+        return function_name(self._router._compute_routing)
 
     def __call__(self, hidden: Tensor, logits: Tensor) -> tuple[Tensor, Tensor]:
         """logits [T, E] -> weights float32 [T, k], experts int32 [T, k]."""
@@ -67,9 +70,12 @@ class Experts:
         self._tile_rows = TILE_ROWS if stack.batch_invariant else None
         self._prints: tuple[Fingerprint, ...] | None = None
         self._layer: Any = None
-        self.identity = experts_name(self._experts, self._tile_rows)
         if self._tile_rows:
             _refuse_untiled(self._experts)
+
+    @property
+    def identity(self) -> str:
+        return experts_name(self._experts, self._tile_rows)
 
     def __call__(
         self, x: Tensor, weights: Tensor, ids: Tensor, masters: Sequence[Tensor], names: Sequence[str]

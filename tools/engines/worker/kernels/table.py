@@ -21,7 +21,7 @@ from .stack import Stack
 
 @dataclass(frozen=True)
 class Row:
-    """`build(stack, **sizes)` makes the callable; its `identity` names the function that was chosen."""
+    """`build(stack, **sizes)` makes the callable, whose `identity` names the function that it runs at that moment."""
 
     build: Callable[..., Any]
     points: tuple[str, ...]
@@ -87,7 +87,7 @@ class Operators:
         Raises: OperatorWithoutEntry.
         """
         if operator not in self._table:
-            raise OperatorWithoutEntry(operator, "it", f"add a row to the table; it has {', '.join(self._table)}")
+            raise OperatorWithoutEntry(operator, "it", f"add a row; there are {', '.join(self._table)}")
         made = self._table[operator].build(self.stack, **sizes)
         self._opened.setdefault(operator, []).append(made)
         return made
