@@ -117,11 +117,12 @@ class ValueValidator:
         self._narrow = 0
         self._chunks = 0
 
-    def feed(self, columns: Columns, start: int) -> None:
+    def feed(self, columns: Columns, start: int | NDArray[np.int64]) -> None:
+        """`start`: the index of the first of these rows, or the indices of all."""
         mask, logprob = columns["mask"], columns["logprob"]
         if mask.max() > 1:
             row = int(np.argmax(mask > 1))
-            detail = f"{self.name}: mask {mask[row]} in row {start + row}"
+            detail = f"{self.name}: mask {mask[row]} at {_at(columns, row, start)}"
             self.problems.add("mask_values", int(np.count_nonzero(mask > 1)), detail)
         self.masked += int(np.count_nonzero(mask))
         # A NaN makes both reductions NaN, so both comparisons false: one look clears a chunk that is sound everywhere.
@@ -143,7 +144,7 @@ class ValueValidator:
                 "logprobs (fp32 values end that way once in 8192): they were stored as bf16 or fp16",
             )
 
-    def _unsound(self, columns: Columns, under: NDArray[np.bool_], start: int) -> None:
+    def _unsound(self, columns: Columns, under: NDArray[np.bool_], start: int | NDArray[np.int64]) -> None:
         logprob = columns["logprob"]
         for code, bad in (
             ("not_finite", under & ~np.isfinite(logprob)),
@@ -175,9 +176,9 @@ def _key(columns: Columns, row: int) -> tuple[int, int, int]:
     return int(columns["sequence"][row]), 0 if turn is None else int(turn[row]), int(columns["position"][row])
 
 
-def _at(columns: Columns, row: int, start: int) -> str:
-    sequence, turn, position = _key(columns, row)
-    return f"sequence {sequence}, turn {turn}, position {position} (row {start + row})"
+def _at(columns: Columns, row: int, start: int | NDArray[np.int64]) -> str:
+    index = start + row if isinstance(start, int) else int(start[row])
+    return f"{where(_key(columns, row))} (row {index})"
 
 
 def where(key: tuple[Any, Any, Any]) -> str:

@@ -18,7 +18,7 @@ from bitgate.tools.compare.result import Cluster, Histogram
 PHASES: Final = {0: "prefill", 1: "decode"}
 FACET_COLUMNS: Final = frozenset({"phase", "batch", "chunk"})
 TALLY_ROWS: Final = 1 << 16
-TALLY_ALL: Final = 1 << 22
+TALLY_ALL: Final = 1 << 21
 """Captures up to this size are counted in full, larger ones in part: the counts are what mismatch rates divide by."""
 DROP_AFTER: Final = 32
 
@@ -41,16 +41,18 @@ class Tally:
     facets: dict[str, Counter[int]] = field(default_factory=dict)
 
 
-def tally(source: RowSource, log: DifferenceLog) -> Tally:
-    """Count the masked rows of one side, into bins at least as wide as the log's."""
+def tally(source: RowSource, log: DifferenceLog, *, places: bool = True) -> Tally:
+    """Count the masked rows of one side; `places`: by position and sequence too, in bins as wide as the log's."""
     found = Tally(sampled=-(-source.count // TALLY_ALL))
+    if not places and not source.held & FACET_COLUMNS:
+        return found
     found.positions.reach((BINS << log.positions.shift) - 1)
     found.sequences.reach((BINS << log.sequences.shift) - 1)
     first = 0
     with source.open() as opened:
         for count in source.shards:
             for number, start in enumerate(range(first, first + count, TALLY_ROWS * found.sampled)):
-                _count(found, source, opened, start, min(start + TALLY_ROWS, first + count))
+                _count(found, source, opened, (start, min(start + TALLY_ROWS, first + count)), places)
                 if number % DROP_AFTER == DROP_AFTER - 1:
                     opened.drop()
             first += count
@@ -91,12 +93,14 @@ def _facets(source: RowSource, opened: OpenRows, rows: Rows) -> Columns:
     return found
 
 
-def _count(found: Tally, source: RowSource, opened: OpenRows, start: int, stop: int) -> None:
+def _count(found: Tally, source: RowSource, opened: OpenRows, rows: tuple[int, int], places: bool) -> None:
+    start, stop = rows
     under = np.flatnonzero(opened.view("mask", start, stop))
     if not len(under):
         return
-    found.positions.add(np.maximum(opened.view("position", start, stop)[under], 0))
-    found.sequences.add(np.maximum(opened.view("sequence", start, stop)[under], 0))
+    if places:
+        found.positions.add(opened.view("position", start, stop)[under])
+        found.sequences.add(opened.view("sequence", start, stop)[under])
     if source.held & FACET_COLUMNS:
         for name, values in _facets(source, opened, under + start).items():
             counter = found.facets.setdefault(name, Counter())

@@ -117,7 +117,7 @@ def _result(a: Side, b: Side, comparer: RowComparer, unmatched: Unmatched, by_ke
     statistics = log.statistics(comparer.compared)
     if not comparer.different:
         return replace(counted, statistics=statistics)
-    tally_a, tally_b = tally(a.rows, log), tally(b.rows, log)
+    tally_a, tally_b = tally(a.rows, log), tally(b.rows, log, places=False)
     return replace(
         counted,
         reasons=_difference_reasons(a, b, comparer),

@@ -73,6 +73,7 @@ def compare_in_order(
             if both.unequal:
                 chunk = SideBySide(both.a, both.b, both.start, both.start)
                 rows = comparer.compare(chunk, both.unequal)
+                checks.feed_differing(both, rows)
                 if len(rows):
                     facets = facets_of(a, open_a, b, open_b, rows + both.start, rows + both.start)
                     comparer.record(chunk, rows, facets)
@@ -131,11 +132,16 @@ class _Checks:
         self._keys.feed(both.a, both.start, new_shard=both.start in self._edges_a)
         if self._keys_b is not None:
             self._keys_b.feed(both.b, both.start, new_shard=both.start in self._edges_b)
-        if not both.unequal.isdisjoint(("mask", "logprob")):
-            self._values_b.feed(both.b, both.start)
         before = self._values.masked
         self._values.feed(both.a, both.start)
         return self._values.masked - before
+
+    def feed_differing(self, both: _Both, rows: NDArray[np.int64]) -> None:
+        """Validate what b does not share with a: these rows, or, under another mask, all of them."""
+        if "mask" in both.unequal:
+            self._values_b.feed(both.b, both.start)
+        elif len(rows):
+            self._values_b.feed({name: column[rows] for name, column in both.b.items()}, rows + both.start)
 
     def finish(self) -> Checked:
         self._values.finish()

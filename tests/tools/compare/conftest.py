@@ -8,10 +8,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import settings
 
 from bitgate.tools.captures import Capture, open_capture
 from bitgate.tools.compare import PairResult, compare_pair
 from bitgate.tools.engines.worker.capture import CaptureWriter
+
+# The time of one example depends on what else runs on the machine.
+settings.register_profile("bitgate", deadline=None)
+settings.load_profile("bitgate")
 
 DIGEST = "ab" * 32
 Columns = dict[str, np.ndarray]
