@@ -129,7 +129,7 @@ class Attention:
         def graph(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             return reference_attention(batch.lengths, q, k, v, self._head_dim, self._scale)
 
-        return visible(Call("attention", value, from_graph(graph)), q, k, v)  # type: ignore[no-any-return]
+        return visible(Call("attention", value, from_graph(graph)), q, k, v)
 
     def _attend(self, batch: Batch, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         key, value = (t.reshape(-1, self._kv_heads, self._head_dim) for t in (k, v))
@@ -178,8 +178,8 @@ class Attention:
 
 def reference_attention(lengths: Sequence[int], q: Tensor, k: Tensor, v: Tensor, head_dim: int, scale: float) -> Tensor:
     """Causal grouped-query attention in ordinary torch, one sequence at a time, in the tensors' own dtype."""
-    rows = [t.split(list(lengths)) for t in (q, k, v)]
-    return torch.cat([_one_sequence(*parts, head_dim, scale) for parts in zip(*rows, strict=True)])
+    rows = zip(*(t.split(list(lengths)) for t in (q, k, v)), strict=True)
+    return torch.cat([_one_sequence(query, key, value, head_dim, scale) for query, key, value in rows])
 
 
 def _one_sequence(q: Tensor, k: Tensor, v: Tensor, head_dim: int, scale: float) -> Tensor:

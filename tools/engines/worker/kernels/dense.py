@@ -31,7 +31,7 @@ class Embedding:
     def __call__(self, ids: Tensor, weight: Tensor, name: str) -> Tensor:
         """ids [T] int64, weight [V, H] -> [T, H]."""
         call = Call(name, self._value, _embedding_vjp, names=(name,))
-        return visible(call, ids, weight)  # type: ignore[no-any-return]
+        return visible(call, ids, weight)
 
     def _value(self, ids: Tensor, weight: Tensor) -> Tensor:
         holder = torch.nn.Module()
@@ -89,7 +89,7 @@ class Linear:
             return _linear_vjp(tensors[0], tensors[1 : 1 + split], grads[0], needs, biased=bool(biases))
 
         where = f"linear({names[0]}{', …' if len(names) > 1 else ''})"
-        return visible(Call(where, value, vjp, names, prints), x, *weights, *biases)  # type: ignore[no-any-return]
+        return visible(Call(where, value, vjp, names, prints), x, *weights, *biases)
 
     def _pack(self, weights: Sequence[Tensor], biases: Sequence[Tensor], prints: tuple[Fingerprint, ...]) -> None:
         if prints == self._prints:
@@ -152,7 +152,7 @@ class RmsNorm:
     def __call__(self, x: Tensor, weight: Tensor, name: str) -> Tensor:
         """x [..., size] -> [..., size]."""
         call = Call(f"rms_norm({name})", self._value, from_graph(self._graph), names=(name,))
-        return visible(call, x, weight)  # type: ignore[no-any-return]
+        return visible(call, x, weight)
 
     def add(self, x: Tensor, residual: Tensor, weight: Tensor, name: str) -> tuple[Tensor, Tensor]:
         """norm(x + residual) and the sum as the engine rounds it, both [T, size]."""
@@ -161,7 +161,7 @@ class RmsNorm:
 
     def _value(self, x: Tensor, weight: Tensor) -> Tensor:
         self._layer.weight.data = weight.detach()
-        return self._layer(x)  # type: ignore[no-any-return]
+        return self._layer(x)
 
     def _add_value(self, x: Tensor, residual: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
         self._layer.weight.data = weight.detach()
@@ -192,7 +192,7 @@ class SiluMul:
 
     def __call__(self, x: Tensor) -> Tensor:
         """x [T, 2n] -> [T, n]."""
-        return visible(Call("silu_and_mul", self._layer, from_graph(_silu_graph)), x)  # type: ignore[no-any-return]
+        return visible(Call("silu_and_mul", self._layer, from_graph(_silu_graph)), x)
 
 
 def _silu_graph(x: Tensor) -> Tensor:

@@ -113,7 +113,7 @@ class VllmKernels:
             rows = {i: _rows(i, t, s, sequences, len(batch)) for i, t, s in zip(batch, tokens, scored, strict=True)}
             if train:
                 # The policy-gradient loss with advantage 1: every response token's logprob is in the graph.
-                (-torch.cat([row["logprob"] for row in rows.values()]).sum()).backward()  # type: ignore[no-untyped-call]
+                (-torch.cat([row["logprob"] for row in rows.values()]).sum()).backward()
         return rows
 
     def _gradients(self) -> dict[str, Any]:

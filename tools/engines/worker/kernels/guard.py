@@ -79,7 +79,7 @@ def check_on_backward(value: Tensor, watch: Watch, where: str = "model") -> Tens
     Needed beside the operators' own checks when activations are recomputed: the recomputation would record the
     changed weights as if they were the forward's.
     """
-    return _CheckOnBackward.apply(watch, where, value)  # type: ignore[no-any-return,no-untyped-call]
+    return _CheckOnBackward.apply(watch, where, value)
 
 
 def watch_parameters(named: Iterable[tuple[str, Tensor]]) -> Watch:
@@ -89,4 +89,4 @@ def watch_parameters(named: Iterable[tuple[str, Tensor]]) -> Watch:
 
 
 def _local(tensor: Tensor) -> Tensor:
-    return tensor.to_local() if hasattr(tensor, "to_local") else tensor  # type: ignore[no-any-return]
+    return tensor.to_local() if hasattr(tensor, "to_local") else tensor

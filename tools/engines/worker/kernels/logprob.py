@@ -34,7 +34,7 @@ class Logprob:
         def value(logits: Tensor, tokens: Tensor) -> Tensor:
             return self._compute(logits).gather(-1, tokens.unsqueeze(-1)).squeeze(-1)
 
-        return visible(Call("logprob", value, _logprob_vjp), logits, tokens)  # type: ignore[no-any-return]
+        return visible(Call("logprob", value, _logprob_vjp), logits, tokens)
 
 
 def _logprob_vjp(tensors: Sequence[Tensor], grads: Grads, needs: Needs) -> Grads:

@@ -41,7 +41,7 @@ class FusedLinear:
         weights = [part.weight.to(self._dtype) for part in parts]
         biases = [part.bias.to(self._dtype) for part in parts if part.bias is not None]
         names = [*self._weights, *(self._biases if biases else [])]
-        return self._run(x, weights, names, biases)  # type: ignore[no-any-return]
+        return self._run(x, weights, names, biases)
 
 
 class Norm(Weights):
@@ -83,7 +83,7 @@ class SelfAttention(nn.Module):
         return self._out(self._shared.attention(batch, q, k, v), self.o_proj)
 
     def _by_head(self, norm: Norm, x: Tensor) -> Tensor:
-        return norm(x.view(x.shape[0], -1, self._dim)).reshape(x.shape)  # type: ignore[no-any-return]
+        return norm(x.view(x.shape[0], -1, self._dim)).reshape(x.shape)
 
 
 class Mlp(nn.Module):
@@ -129,7 +129,7 @@ class SparseMlp(nn.Module):
         # The last forward's choice: a reference that derives the gradient must take the same one.
         self.chosen = ids.detach()
         masters = [m.weight.to(self._dtype) for e in self.experts for m in (e.gate_proj, e.up_proj, e.down_proj)]
-        return self._run(x, weights, ids, masters, self._names)  # type: ignore[no-any-return]
+        return self._run(x, weights, ids, masters, self._names)
 
 
 class DecoderLayer(nn.Module):
@@ -227,7 +227,7 @@ class CausalLM(nn.Module):
             else:
                 x, residual = layer(x, residual, batch)
         normed, _ = self.model.norm(x, residual)
-        return normed  # type: ignore[no-any-return]
+        return normed
 
 
 def _vocab_padding(size: int) -> int:

@@ -88,13 +88,13 @@ class Experts:
             return self._apply(x, weights, ids)
 
         call = Call(f"experts({names[0]}, …)", value, from_graph(_experts_graph), names, prints)
-        return visible(call, x, weights, ids, *masters)  # type: ignore[no-any-return]
+        return visible(call, x, weights, ids, *masters)
 
     def _pack(self, masters: Sequence[Tensor], prints: tuple[Fingerprint, ...]) -> None:
         if prints == self._prints:
             return
         layer = torch.nn.Module()
-        layer.moe_config = self._config  # type: ignore[assignment]
+        layer.moe_config = self._config
         gate, up, down = (torch.stack([m.detach() for m in masters[i::3]]) for i in range(3))
         layer.w13_weight = torch.nn.Parameter(torch.cat([gate, up], dim=1), requires_grad=False)
         layer.w2_weight = torch.nn.Parameter(down, requires_grad=False)

@@ -30,7 +30,7 @@ class Stack:
 
     @property
     def dtype(self) -> torch.dtype:
-        return self.vllm_config.model_config.dtype  # type: ignore[no-any-return]
+        return self.vllm_config.model_config.dtype
 
     @property
     def model_config(self) -> Any:

@@ -40,7 +40,7 @@ def one_step(
     optimiser = torch.optim.AdamW(model.parameters(), lr=learning_rate, weight_decay=0.0)
     optimiser.zero_grad(set_to_none=True)
     loss = policy_loss(model, sequences, response_starts, advantages)
-    loss.backward()  # type: ignore[no-untyped-call]
+    loss.backward()
     optimiser.step()
     after = checkpoint.exported(model)
     changed = sum(not torch.equal(before[name], after[name]) for name in before)

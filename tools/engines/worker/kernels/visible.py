@@ -58,7 +58,7 @@ class _Visible(torch.autograd.Function):
 
 def visible(call: Call, *tensors: Tensor):  # type: ignore[no-untyped-def]
     """The kernel's outputs for `tensors` (inputs first, then the weights that `call.names` names)."""
-    return _Visible.apply(call, *tensors)  # type: ignore[no-untyped-call]
+    return _Visible.apply(call, *tensors)
 
 
 def from_graph(graph: Callable[..., Tensor | tuple[Tensor, ...]]) -> Vjp:
