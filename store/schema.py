@@ -57,15 +57,11 @@ GATE_SIDES = ("rollout", "trainer", "baseline")
 
 # The columns of evidence_keys: where each lies in the body of a piece of evidence.
 KEYS = {
-    "tool": field("tool", "{row}"),
-    '"check"': field("check", "{row}"),
-    "verdict": field("verdict", "{row}"),
-    **{side: field(f"sides.{side}.digest", "{row}") for side in GATE_SIDES},
+    "tool": "tool",
+    '"check"': "check",
+    "verdict": "verdict",
+    **{side: f"sides.{side}.digest" for side in GATE_SIDES},
 }
-
-
-def _keys_of(row: str) -> str:
-    return ", ".join(key.format(row=row) for key in KEYS.values())
 
 
 TRIGGERS = (
@@ -78,6 +74,11 @@ TRIGGERS = (
         "OR NEW.prev_hash IS NOT COALESCE((SELECT hash FROM entries ORDER BY seq DESC LIMIT 1), "
         f"'{'0' * 64}')",
         "the row does not follow the last one: hash chain broken",
+    ),
+    _refuse(
+        "entries_json",
+        "BEFORE INSERT ON entries WHEN json_valid(NEW.body) IS NOT 1 OR json_type(NEW.body) IS NOT 'object'",
+        "body is not a JSON object",
     ),
     _refuse(
         "runs_start_once",
@@ -97,7 +98,8 @@ TRIGGERS = (
     _trigger(
         "evidence_keys_add",
         "AFTER INSERT ON entries WHEN NEW.kind = 'evidence'",
-        f"INSERT INTO evidence_keys (seq, {', '.join(KEYS)}) VALUES (NEW.seq, {_keys_of('NEW')})",
+        f"INSERT INTO evidence_keys (seq, {', '.join(KEYS)}) "
+        f"VALUES (NEW.seq, {', '.join(field(place, 'NEW') for place in KEYS.values())})",
     ),
     _refuse("evidence_keys_no_update", "BEFORE UPDATE ON evidence_keys", "evidence_keys is append-only"),
     _refuse("evidence_keys_no_delete", "BEFORE DELETE ON evidence_keys", "evidence_keys is append-only"),

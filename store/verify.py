@@ -195,12 +195,14 @@ SELECT f.seq, 'it ends a run that was not running then' FROM entries AS f
 ORDER BY 1"""
 _OPEN_RUNS = """SELECT s.subject FROM entries AS s WHERE s.kind = 'run_started' AND NOT EXISTS
   (SELECT 1 FROM entries AS f WHERE f.subject = s.subject AND f.kind = 'run_finished')"""
-_WRONG_KEYS = [f"k.{name} IS NOT {key.format(row='e')}" for name, key in KEYS.items()]
+# Each body is parsed once for all its keys.
+_KEY_PATHS = ", ".join(f"'$.{place}'" for place in KEYS.values())
+_WRONG_KEY = f"json_extract(e.body, {_KEY_PATHS}) IS NOT json_array({', '.join(f'k.{name}' for name in KEYS)})"
 _DERIVED = f"""
 SELECT 'running', * FROM ({_OPEN_RUNS} EXCEPT SELECT run_id FROM running)
 UNION ALL SELECT 'running', * FROM (SELECT run_id FROM running EXCEPT {_OPEN_RUNS})
 UNION ALL SELECT 'evidence_keys', 'row ' || e.seq FROM entries AS e LEFT JOIN evidence_keys AS k ON k.seq = e.seq
-  WHERE e.kind = 'evidence' AND (k.seq IS NULL OR {" OR ".join(_WRONG_KEYS)})
+  WHERE e.kind = 'evidence' AND (k.seq IS NULL OR {_WRONG_KEY})
 UNION ALL SELECT 'evidence_keys', 'row ' || k.seq FROM evidence_keys AS k
   WHERE NOT EXISTS (SELECT 1 FROM entries AS e WHERE e.seq = k.seq AND e.kind = 'evidence')"""
 _ARTIFACTS = """SELECT MIN(e.seq), a.value ->> '$.digest' AS digest, a.value ->> '$.name'
@@ -215,6 +217,7 @@ def _reading(path: Path) -> Iterator[sqlite3.Connection]:
     alone = not writable and not path.with_name(path.name + "-wal").exists()
     uri = f"{path.resolve().as_uri()}?{'immutable=1' if alone else 'mode=ro'}"
     with contextlib.closing(sqlite3.connect(uri, uri=True, timeout=BUSY_SECONDS, isolation_level=None)) as connection:
+        connection.execute("PRAGMA cache_size = -65536")  # KiB: each row is looked up in each index
         connection.execute("BEGIN")
         yield connection
 

@@ -87,6 +87,8 @@ FORGED = (
         FORGED.format(or_replace="", seq=4, prev="hash", hash="f" * 64) + " WHERE seq = 2",
         FORGED.format(or_replace="", seq="NULL", prev="prev_hash", hash="f" * 64) + " WHERE seq = 2",
         FORGED.format(or_replace="", seq=3, prev="hash", hash="short") + " WHERE seq = 2",
+        "INSERT INTO entries SELECT 3, at, kind, subject, actor, 'not json', hash, hash FROM entries WHERE seq = 2",
+        "INSERT INTO entries SELECT 3, at, kind, subject, actor, '[]', hash, hash FROM entries WHERE seq = 2",
         "INSERT INTO entries SELECT 3, at, 'rumour', subject, actor, body, hash, 'f' FROM entries WHERE seq = 2",
     ],
 )

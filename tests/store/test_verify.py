@@ -71,7 +71,7 @@ def test_an_empty_ledger_verifies(path: Path, store: Store) -> None:
         (["UPDATE entries SET hash = replace(hash, 'a', 'b') WHERE seq = 6"], 6, "row_edited", "row 6 was edited"),
         (["UPDATE entries SET actor = CAST(x'ff' AS TEXT) WHERE seq = 7"], 7, "row_edited", "row 7 was edited"),
         (
-            ["PRAGMA ignore_check_constraints = ON", "UPDATE entries SET body = 'x' WHERE seq = 7"],
+            ["UPDATE entries SET body = 'x' WHERE seq = 7"],
             7,
             "row_edited",
             "row 7 was edited",
@@ -299,6 +299,13 @@ def test_evidence_filed_wrongly_is_found(
     report = verify_ledger(path)
     assert {problem.code for problem in report.problems} == {"derived_changed"}
     assert "the table evidence_keys is wrong about row" in str(report.problem)
+
+
+def test_odd_names_are_filed_as_they_are(path: Path, store: Store, finished: Callable[..., Evidence]) -> None:
+    odd = 'a"b\\c/\n\t\b\f\x01\x1f\x7f\u2028é漢\U0001f600'
+    made = finished(tool=odd, check=odd)
+    assert store.list_evidence(tool=odd, check=odd) == [made]
+    assert verify_ledger(path).ok
 
 
 def test_verifying_changes_nothing_and_does_not_stop_writers(path: Path, store: Store) -> None:
