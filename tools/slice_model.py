@@ -18,8 +18,8 @@ DESCRIPTION: Final = """\
 Cut a small model out of a checkpoint without loading it: the shortest window of layers that holds every layer class \
 and every adjacent pair, with what it depends on (shared KV or indices, MTP). Streams tensor bytes, renumbers, \
 rewrites every per-layer and quantisation key. Proves it: digest of each tensor equals its source's, load reports in \
-transformers and vLLM, bitwise equality of each layer with the full model on a CPU. plan_only=true only takes the census (gate C0). \
-Verdict pass, fail, invalid or inconclusive. Next: run_compare on the slice."""
+transformers and vLLM, bitwise equality of each layer with the full model on a CPU. plan_only=true only takes the \
+census (gate C0). Verdict pass, fail, invalid or inconclusive. Next: run_compare on the slice."""
 
 NAME: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 
