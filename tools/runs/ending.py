@@ -18,6 +18,7 @@ from bitgate.tools.errors import BitgateError, VerdictError, WorkerError
 from bitgate.tools.reasons import REASONS, reason
 from bitgate.tools.redaction import redact, redact_text
 from bitgate.tools.runs.codes import advice
+from bitgate.tools.runs.elsewhere import Elsewhere
 
 TERM_GRACE_S = 2.5
 KILL_LIMIT_S = 5.0
@@ -69,8 +70,8 @@ def _verdict(error: VerdictError) -> Finding:
 class Ender:
     """The main thread ends a run that concluded, the watch thread one that must stop: the first of them does it."""
 
-    def __init__(self, ledger: Path, run_id: str, reserve: Reserve) -> None:
-        self._ledger, self._run_id, self._reserve = ledger, run_id, reserve
+    def __init__(self, ledger: Path, run_id: str, reserve: Reserve, elsewhere: Elsewhere) -> None:
+        self._ledger, self._run_id, self._reserve, self._elsewhere = ledger, run_id, reserve, elsewhere
         self._turn = threading.Lock()
 
     def end(self, outcome: Outcome) -> None:
@@ -81,6 +82,7 @@ class Ender:
             left = end_descendants(TERM_GRACE_S, KILL_LIMIT_S, pause)
             if left:
                 sys.stderr.write(f"could not be ended: {left}\n")
+            self._elsewhere.stop_all()
             self._reserve.release()
             self._record(outcome)
             code = outcome.exit_code

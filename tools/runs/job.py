@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
@@ -23,6 +22,7 @@ from bitgate.tools.errors import WorkerError
 from bitgate.tools.runs.codes import advice
 from bitgate.tools.runs.context import SideToRun
 from bitgate.tools.runs.diagnosis import conclude, rank_end
+from bitgate.tools.runs.elsewhere import Elsewhere
 from bitgate.tools.runs.folder import RunFolder
 from bitgate.tools.runs.interpreter import check_interpreter, side_environment
 from bitgate.tools.runs.launchers import Launch, Start
@@ -49,6 +49,7 @@ class JobRun:
     side: SideToRun
     job: Job
     limits: RunLimits
+    elsewhere: Elsewhere
     on_share: OnShare
     env: dict[str, str] = field(default_factory=dict)
     processes: list[Process] = field(default_factory=list)
@@ -63,7 +64,7 @@ class JobRun:
         finally:
             with anyio.CancelScope(shield=True):
                 left = await run_sync(end_job, list(self.processes), self._mark, self.limits.stop_grace_s)
-                await run_sync(self._tidy, launch)
+                await run_sync(self._tidy)
         if problem is not None:
             raise self._with_tail(problem, left)
         ends = [rank_end(Path(self.job.out), rank, launch.world_size) for rank in range(launch.world_size)]
@@ -120,6 +121,7 @@ class JobRun:
         )
 
     def _start(self, launch: Launch) -> None:
+        self.elsewhere.started(self._mark, launch.stop, self.env)
         for number, command in enumerate(launch.commands):
             log = self._launcher_log(number)
             self.processes.append(Process(command, self.env, self.folder, log, self.limits.log))
@@ -162,14 +164,13 @@ class JobRun:
             slowest = min(notes, key=lambda note: note.share)
             await self.on_share(slowest.share, f"{self.side.name}: {slowest.message}")
 
-    def _tidy(self, launch: Launch) -> None:
+    def _tidy(self) -> None:
         for process in self.processes:
             process.close()
         (self.folder / "env.json").unlink(missing_ok=True)
         for path in Path(self.job.out).glob("rank*/reserve"):
             path.unlink(missing_ok=True)
-        if any(process.exit_code for process in self.processes):
-            _stop_elsewhere(launch.stop, self.env)
+        self.elsewhere.ended(self._mark, well=not any(process.exit_code for process in self.processes))
 
     def _with_tail(self, problem: WorkerError, left: Sequence[int]) -> WorkerError:
         stuck = f" {len(left)} processes could not be ended: {left[:8]}." if left else ""
@@ -210,13 +211,6 @@ def _progress_notes(out: str) -> list[RankNote]:
         with suppress(OSError, ValidationError):
             notes.append(RankNote.model_validate_json(path.read_bytes()))
     return notes
-
-
-def _stop_elsewhere(commands: Sequence[Sequence[str]], env: Mapping[str, str]) -> None:
-    """scancel, docker kill, ray job stop: for ranks that no signal of ours reaches. The lease ends those it misses."""
-    for argv in commands:
-        with suppress(OSError, subprocess.TimeoutExpired):
-            subprocess.run(argv, env=dict(env), stdin=subprocess.DEVNULL, capture_output=True, timeout=20, check=False)
 
 
 def _problem(code: str, message: str) -> WorkerError:

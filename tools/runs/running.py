@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from bitgate.tools.engines.jobs import Job
 from bitgate.tools.runs.context import SideToRun
+from bitgate.tools.runs.elsewhere import Elsewhere
 from bitgate.tools.runs.folder import ProgressNote, RunFolder
 from bitgate.tools.runs.job import JobRun
 from bitgate.tools.runs.limits import RunLimits
@@ -25,10 +26,16 @@ class SupervisedRun:
     """A RunContext (context.py) whose jobs are real."""
 
     def __init__(
-        self, run_id: str, folder: RunFolder, project: Project, artifacts: ArtifactStore, limits: RunLimits
+        self,
+        run_id: str,
+        folder: RunFolder,
+        project: Project,
+        artifacts: ArtifactStore,
+        limits: RunLimits,
+        elsewhere: Elsewhere,
     ) -> None:
         self.run_id, self.folder, self.project, self.artifacts = run_id, folder.path, project, artifacts
-        self._files, self._limits = folder, limits
+        self._files, self._limits, self._elsewhere = folder, limits, elsewhere
         self._note = ProgressNote(done=0.0, total=None, message="starting")
         self._written_at = float("-inf")
 
@@ -43,7 +50,7 @@ class SupervisedRun:
         folder = Path(job.out).parent
         if folder.parent != self._files.jobs:
             raise ValueError(f"job.out: got {job.out}; allowed: a folder inside one that new_job made")
-        run = JobRun(self._files, self.run_id, folder, side, job, self._limits, self._teller())
+        run = JobRun(self._files, self.run_id, folder, side, job, self._limits, self._elsewhere, self._teller())
         return await run.to_end(timeout_s)
 
     def _teller(self) -> Callable[[float, str], Awaitable[None]]:

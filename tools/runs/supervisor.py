@@ -10,7 +10,6 @@ import signal
 import sys
 import traceback
 from pathlib import Path
-from typing import Any
 
 import anyio
 
@@ -19,7 +18,8 @@ from bitgate.store.records import Finding
 from bitgate.tools.config.project import Project
 from bitgate.tools.engines.worker.files import Reserve
 from bitgate.tools.engines.worker.processes import become_subreaper, pause, signal_when_parent_dies
-from bitgate.tools.registry import TOOLS, Tool
+from bitgate.tools.registry import TOOLS
+from bitgate.tools.runs.elsewhere import Elsewhere
 from bitgate.tools.runs.ending import Ender, Outcome, ended, finished, outcome_of
 from bitgate.tools.runs.folder import RunFolder, StartedRun
 from bitgate.tools.runs.lease import HeldLease
@@ -48,9 +48,10 @@ def main(arguments: list[str]) -> int:
         if store.get_run(started.run_id).state != "running":
             return EXIT_NOT_OURS
     limits = limits_of(project)
-    ender = Ender(project.ledger, started.run_id, Reserve(folder.reserve, RESERVE_BYTES))
+    elsewhere = Elsewhere()
+    ender = Ender(project.ledger, started.run_id, Reserve(folder.reserve, RESERVE_BYTES), elsewhere)
     Watch(folder, lease, signals, parent, limits.run_s, ender.end).start()
-    ender.end(_run(folder, started, project, limits))
+    ender.end(_run(folder, started, project, limits, elsewhere))
     return 1
 
 
@@ -63,11 +64,13 @@ def _take(folder: RunFolder) -> HeldLease | None:
     return None
 
 
-def _run(folder: RunFolder, started: StartedRun, project: Project, limits: RunLimits) -> Outcome:
+def _run(folder: RunFolder, started: StartedRun, project: Project, limits: RunLimits, elsewhere: Elsewhere) -> Outcome:
     try:
         tool = TOOLS.find(started.tool)
         request = tool.request.model_validate(started.request)
-        finding = anyio.run(_concluded, folder, started, project, limits, tool, request)
+        with Store.open(project.ledger) as store:
+            context = SupervisedRun(started.run_id, folder, project, store.artifacts, limits, elsewhere)
+            finding: Finding = anyio.run(tool.run, context, request)
     except Exception as error:  # noqa: BLE001 - whatever a tool raises is how its run ends
         traceback.print_exc()
         return outcome_of(_first_of(error))
@@ -75,14 +78,6 @@ def _run(folder: RunFolder, started: StartedRun, project: Project, limits: RunLi
         traceback.print_exc()
         return ended("failed", "internal", f"{type(error).__name__}: {error}")
     return finished(finding)
-
-
-async def _concluded(
-    folder: RunFolder, started: StartedRun, project: Project, limits: RunLimits, tool: Tool[Any], request: Any
-) -> Finding:
-    with Store.open(project.ledger) as store:
-        context = SupervisedRun(started.run_id, folder, project, store.artifacts, limits)
-        return await tool.run(context, request)
 
 
 def _first_of(error: Exception) -> Exception:

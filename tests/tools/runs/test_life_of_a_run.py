@@ -215,6 +215,20 @@ def test_a_run_dies_with_the_process_that_started_it(project: Project) -> None:
     assert marked_run(run_id) == []
 
 
+def test_ranks_end_themselves_when_the_lease_is_no_longer_renewed(project: Project) -> None:
+    async def scenario() -> Ended:
+        run = await start(project, options={"mischief": "hangs_with_the_gil", "when": "step"})
+        supervisor = await until_scoring(project, run.id)
+        os.kill(supervisor, signal.SIGSTOP)
+        await run_sync(until, lambda: marked_run(run.id) == [], 12.0)
+        assert marked_run(run.id) == []
+        os.kill(supervisor, signal.SIGCONT)
+        return ended(project, await wait_run(project, run.id, 20))
+
+    done = anyio.run(scenario)
+    assert (done.run.state, done.run.error_code) == ("failed", "lease_lost")
+
+
 def test_the_log_of_a_run_can_be_read_piece_by_piece(project: Project, run_tiny: Run) -> None:
     run_id = run_tiny(project, options={"mischief": "exits"}).run.id
     whole = run_log(project, run_id, 0, 10**6)

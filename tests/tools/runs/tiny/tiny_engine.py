@@ -146,7 +146,7 @@ class TinyEngine:
         nan = float("nan") if self._options.get("mischief") == "reports_nan" else 0.0
         return {
             "stable": {"dtype": "float32", "nan": nan, "ranks": getattr(self, "_ranks", 1)},
-            "volatile": {"pid": os.getpid()},
+            "volatile": {"pid": os.getpid(), "says": os.environ.get("TINY_SAYS")},
         }
 
     def weights(self) -> Any:

@@ -61,7 +61,11 @@ async def run(context: RunContext, request: TinyRequest) -> Finding:
         verdict="pass" if seen else "inconclusive",
         summary=f"{len(results[0].ranks)} ranks",
         next="nothing",
-        figures={"weights": results[0].ranks[0].weights.digest, "describe": dict(results[0].ranks[0].describe.stable)},
+        figures={
+            "weights": results[0].ranks[0].weights.digest,
+            "describe": dict(results[0].ranks[0].describe.stable),
+            "says": [rank.describe.volatile["says"] for rank in results[0].ranks],
+        },
         grade="observed",
     )
 
