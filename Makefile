@@ -11,7 +11,7 @@ PIP := -m pip --disable-pip-version-check
 export BITGATE_ENGINE_PYTHON := $(CURDIR)/$(ENGINE)/bin/python
 SEED ?= 0
 
-.PHONY: help env engine lint test test-core demo bench clean
+.PHONY: help env engine lint test test-core demo bench stress clean
 help:
 	@echo "make demo   the main job on a real vLLM on this CPU    make test   all tests    make lint   ruff and mypy"
 	@echo "make bench  the benchmarks, as ratios in one run       make clean  remove environments and demo"
@@ -50,6 +50,10 @@ demo: env engine
 
 bench: env engine
 	@for script in tests/bench/bench_*.py; do echo "== $$script"; $(VENV)/bin/python $$script || exit 1; done
+
+# kill -9 at fifty random moments of a run, torchrun ranks included.
+stress: env engine
+	$(VENV)/bin/python tests/stress/kill_moments.py
 
 clean:
 	rm -rf $(VENV) $(ENGINE) demo build *.egg-info
