@@ -422,7 +422,7 @@ TABLE: Final[Mapping[str, tuple[ReasonRow, ...]]] = MappingProxyType(
                 "weights_unreadable",
                 "inconclusive",
                 "Not all of an engine's resident weights could be read back, so that their digest proves nothing.",
-                "Load the model in a format whose weights the engine keeps readable; the detail names the first tensor.",
+                "Load the model in a format that the engine keeps readable; the detail names the first tensor.",
             ),
         ),
     }

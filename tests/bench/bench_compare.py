@@ -43,8 +43,11 @@ def column(name: str, start: int, stop: int, rng: np.random.Generator) -> np.nda
     return -rng.exponential(1.5, len(rows)).astype(np.float32)
 
 
-def write(folder: Path, rows: int, *, different: float = 0.0) -> None:
-    """A valid capture, written block by block; `different` is the share of rows moved by one ulp."""
+def write(folder: Path, rows: int, *, different: float = 0.0, backwards: bool = False) -> None:
+    """A valid capture, written block by block.
+
+    different: the share of rows moved by one ulp. backwards: the blocks, and so the sequences, in another order.
+    """
     folder.mkdir(parents=True)
     offset, header = 0, {}
     for name, dtype in COLUMNS.items():
@@ -57,8 +60,9 @@ def write(folder: Path, rows: int, *, different: float = 0.0) -> None:
     with open(folder / "rows.safetensors", "wb") as file:
         file.write(len(text).to_bytes(8, "little") + text)
         for name, dtype in COLUMNS.items():
-            rng, change = np.random.default_rng(7), np.random.default_rng(8)
-            for start in range(0, rows, BLOCK):
+            starts = range(0, rows, BLOCK)
+            for start in reversed(starts) if backwards else starts:
+                rng, change = np.random.default_rng([7, start]), np.random.default_rng([8, start])
                 values = column(name, start, min(start + BLOCK, rows), rng).astype(dtype)
                 if name == "mask":
                     masked += int(values.sum())
@@ -131,6 +135,13 @@ def speed(folder: Path, rows: int, times: int) -> None:
 def resident(folder: Path, rows: int) -> None:
     write(folder / "a", rows)
     write(folder / "b", rows, different=0.001)
+    measure(folder, "in the same order")
+    shutil.rmtree(folder / "b")
+    write(folder / "b", rows, different=0.001, backwards=True)
+    measure(folder, "in another order")
+
+
+def measure(folder: Path, order: str) -> None:
     code = (
         "import resource, sys\n"
         "from bitgate.tools.captures import open_capture\n"
@@ -142,7 +153,7 @@ def resident(folder: Path, rows: int) -> None:
         [sys.executable, "-c", code, folder / "a", folder / "b"], capture_output=True, text=True, check=True
     )
     count, different, kib = (int(part) for part in done.stdout.split())
-    print(f"resident memory, {count:,} rows, {different:,} different: {kib / 1024:.0f} MiB  (below 1024)")
+    print(f"resident memory, {count:,} rows {order}, {different:,} different: {kib / 1024:.0f} MiB  (below 1024)")
 
 
 def main() -> None:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from bitgate.tools.captures.rows import OpenRows, RowSource
 
 SCAN_ROWS: Final = 1 << 17
+DROP_AFTER: Final = 64
 MAX_GROUPS: Final = 4_000_000
 """Groups held at once; a capture with more is looked at in several passes, each over a part of the sequences."""
 _MIX: Final = np.uint64(0x9E3779B97F4A7C15)
@@ -53,7 +54,9 @@ def find_groups(source: RowSource, opened: OpenRows, part: int = 0, parts: int =
     first = 0
     for count in source.shards:
         open_at, open_sequence = -1, -1
-        for start in range(first, first + count, SCAN_ROWS):
+        for number, start in enumerate(range(first, first + count, SCAN_ROWS)):
+            if number % DROP_AFTER == DROP_AFTER - 1:
+                opened.drop()
             values = opened.view("sequence", start, min(start + SCAN_ROWS, first + count))
             begins = np.flatnonzero(values[1:] != values[:-1]) + 1
             if open_at < 0 or values[0] != open_sequence:

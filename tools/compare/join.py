@@ -19,7 +19,9 @@ from bitgate.tools.compare.rowwise import RowComparer, SideBySide
 
 BATCH_ROWS: Final = 1 << 17
 BATCH_GROUPS: Final = 512
-"""Rows of a group lie together; the number of groups bounds how many scattered pages a batch maps."""
+SMALL_ROWS: Final = 1 << 23
+"""Rows of a group lie together; the number of groups bounds how many scattered pages a batch maps. Captures that are
+small as a whole need no such bound."""
 WINDOW_ROWS: Final = 1 << 21
 
 Ints = NDArray[np.int64]
@@ -67,7 +69,8 @@ def compare_by_key(a: RowSource, b: RowSource, groups: int, comparer: RowCompare
             groups_a, groups_b = find_groups(a, open_a, part, parts), find_groups(b, open_b, part, parts)
             for name, source, found in zip(comparer.names, (a, b), (groups_a, groups_b), strict=True):
                 _refuse_repeated(name, source, found, problems)
-            for rows_a, rows_b in _batches(groups_a, groups_b, open_a, open_b):
+            most = BATCH_GROUPS if a.count + b.count > SMALL_ROWS else BATCH_ROWS
+            for rows_a, rows_b in _batches(groups_a, groups_b, open_a, open_b, most):
                 keys_a, keys_b = _keys(a, open_a, rows_a), _keys(b, open_b, rows_b)
                 aligned = align(keys_a, keys_b)
                 _note(comparer.names, keys_a, keys_b, aligned, unmatched, problems)
@@ -84,7 +87,7 @@ def refuse_twins(name: str, source: RowSource, groups: int, problems: Problems) 
         for part in range(parts):
             split = find_groups(source, opened, part, parts).split()
             _refuse_repeated(name, source, split, problems)
-            for rows, _ in _batches(split, split, opened, opened):
+            for rows, _ in _batches(split, split, opened, opened, BATCH_GROUPS):
                 keys = _keys(source, opened, rows)
                 _note_twins(name, keys, align(keys, keys).twice_a, problems)
                 opened.drop()
@@ -131,8 +134,8 @@ def _grows(keys: Keys) -> bool:
     return bool(np.all((sequence[1:] > sequence[:-1]) | ((sequence[1:] == sequence[:-1]) & later)))
 
 
-def _batches(a: Groups, b: Groups, open_a: OpenRows, open_b: OpenRows) -> Iterator[tuple[Ints, Ints]]:
-    """Row indices of the same sequences on both sides, some sequences at a time."""
+def _batches(a: Groups, b: Groups, open_a: OpenRows, open_b: OpenRows, most: int) -> Iterator[tuple[Ints, Ints]]:
+    """Row indices of the same sequences on both sides, some sequences and at most `most` groups at a time."""
     every = np.concatenate([a.sequence, b.sequence])
     ids, inverse = np.unique(every, return_inverse=True)
     rows = np.bincount(inverse, np.concatenate([a.length, b.length]), len(ids)).astype(np.int64)
@@ -142,7 +145,7 @@ def _batches(a: Groups, b: Groups, open_a: OpenRows, open_b: OpenRows) -> Iterat
         rows_before, groups_before = (int(done_rows[low - 1]), int(done_groups[low - 1])) if low else (0, 0)
         high = min(
             int(np.searchsorted(done_rows, rows_before + BATCH_ROWS, "right")),
-            int(np.searchsorted(done_groups, groups_before + BATCH_GROUPS, "right")),
+            int(np.searchsorted(done_groups, groups_before + most, "right")),
         )
         high = max(high, low + 1)
         part_a, part_b = a.of(int(ids[low]), int(ids[high - 1])), b.of(int(ids[low]), int(ids[high - 1]))

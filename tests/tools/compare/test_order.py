@@ -164,6 +164,7 @@ def test_a_row_written_by_two_ranks_is_a_duplicate_key(columns: Columns, tmp_pat
 def test_many_groups_are_joined_in_several_passes(monkeypatch: pytest.MonkeyPatch, make_columns: Any) -> None:
     monkeypatch.setattr(join, "MAX_GROUPS", 10)
     monkeypatch.setattr(join, "BATCH_GROUPS", 3)
+    monkeypatch.setattr(join, "SMALL_ROWS", 0)
     monkeypatch.setattr(groups, "SCAN_ROWS", 7)
     columns = make_columns(60, 4)
     other = in_order(columns, np.random.default_rng(3).permutation(60).tolist(), 4)
