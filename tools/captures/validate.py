@@ -66,9 +66,10 @@ class KeyValidator:
             self._unordered(columns, start, stays + 1)
         if self.ascending and not bool((sequence[begins] > sequence[begins - 1]).all()):
             self.ascending = False
-        for name in ("sequence", "position"):
-            # Rows grow within a group, so its first row has the lowest values.
-            self._range(name, columns[name], start, np.concatenate([[0], begins]))
+        # Rows grow within a group, so its first row has the lowest values; a turn may begin at any position.
+        firsts = np.concatenate([[0], begins])
+        self._range("sequence", sequence, start, firsts)
+        self._range("position", columns["position"], start, np.arange(len(sequence)) if "turn" in columns else firsts)
         self._seam(columns, start, new_shard)
 
     def _seam(self, columns: Columns, start: int, new_shard: bool) -> None:

@@ -16,18 +16,19 @@ from bitgate.tools.compare.join import Unmatched, compare_by_key, refuse_twins
 from bitgate.tools.compare.log import DifferenceLog
 from bitgate.tools.compare.result import PairResult
 from bitgate.tools.compare.rowwise import RowComparer
-from bitgate.tools.compare.stream import compare_in_order, validate_rows
+from bitgate.tools.compare.stream import Checked, compare_in_order, validate_rows
 from bitgate.tools.reasons import reason
 
 
 @dataclass(frozen=True)
 class Side:
-    """What comparing rows needs of a capture; `masked` is None where nothing states it."""
+    """What comparing rows needs of a capture; the counts are None where nothing states them."""
 
     name: str
     rows: RowSource
     limits: Limits = Limits()
     masked: int | None = None
+    sequences: int | None = None
 
 
 def compare_pair(a: Capture, b: Capture, *, subset: bool = False) -> PairResult:
@@ -46,7 +47,13 @@ def compare_pair(a: Capture, b: Capture, *, subset: bool = False) -> PairResult:
 
 def side_of(capture: Capture) -> Side:
     meta = capture.meta
-    return Side(capture.name, capture.rows, Limits(meta.model.vocab_size, meta.weights.version), capture.masked)
+    return Side(
+        capture.name,
+        capture.rows,
+        Limits(meta.model.vocab_size, meta.weights.version),
+        capture.masked,
+        capture.sequences,
+    )
 
 
 def compare_sides(a: Side, b: Side, *, subset: bool = False) -> PairResult:
@@ -66,25 +73,29 @@ def _compare_rows(a: Side, b: Side) -> tuple[RowComparer, Unmatched, bool]:
         comparer = RowComparer(a.name, b.name, Problems(), DifferenceLog())
         checked = compare_in_order(a.rows, b.rows, (a.limits, b.limits), comparer, comparer.problems)
         if checked is not None:
-            _refuse_counts(a, checked.masked, comparer.problems)
+            _refuse_counts(a, checked, comparer.problems)
             if not checked.ascending:
                 refuse_twins(a.name, a.rows, checked.groups, comparer.problems)
             if "mask_differs" not in comparer.problems:
-                _refuse_counts(b, checked.masked, comparer.problems)
+                alike = a.rows.shards == b.rows.shards  # otherwise a sequence may be counted in other shards
+                _refuse_counts(b if alike else replace(b, sequences=None), checked, comparer.problems)
             return comparer, Unmatched(), False
     comparer = RowComparer(a.name, b.name, Problems(), DifferenceLog())
     checked_a = validate_rows(a.name, a.rows, a.limits, comparer.problems)
     checked_b = validate_rows(b.name, b.rows, b.limits, comparer.problems)
-    _refuse_counts(a, checked_a.masked, comparer.problems)
-    _refuse_counts(b, checked_b.masked, comparer.problems)
+    _refuse_counts(a, checked_a, comparer.problems)
+    _refuse_counts(b, checked_b, comparer.problems)
     groups = max(checked_a.groups, checked_b.groups)
     return comparer, compare_by_key(a.rows, b.rows, groups, comparer, comparer.problems), True
 
 
-def _refuse_counts(side: Side, masked: int, problems: Problems) -> None:
-    if side.masked is not None and side.masked != masked:
-        detail = f"{side.name}: {masked} rows under the mask, capture.json says {side.masked}"
-        problems.add("counts_disagree", 1, detail)
+def _refuse_counts(side: Side, checked: Checked, problems: Problems) -> None:
+    for what, found, stated in (
+        ("rows under the mask", checked.masked, side.masked),
+        ("sequences", checked.groups, side.sequences),
+    ):
+        if stated is not None and stated != found:
+            problems.add("counts_disagree", 1, f"{side.name}: {found} {what}, capture.json says {stated}")
 
 
 def _missing(a: Side, b: Side, unmatched: Unmatched, subset: bool) -> str:

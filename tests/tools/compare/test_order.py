@@ -11,6 +11,7 @@ import pytest
 
 from bitgate.tools.captures import Capture, open_capture
 from bitgate.tools.captures.rows import ArrayRows
+from bitgate.tools.captures.validate import Limits
 from bitgate.tools.compare import PairResult, compare_pair, groups, join, stream
 from bitgate.tools.compare.pair import Side, compare_sides
 from bitgate.tools.engines.worker.capture import CaptureWriter
@@ -191,3 +192,36 @@ def test_windows_cut_at_turns_too(monkeypatch: pytest.MonkeyPatch, make_columns:
     columns["position"] = np.arange(300) % 50
     shorter = {name: np.delete(values, [0, 77]) for name, values in columns.items()}
     assert (sides(columns, shorter).joined, sides(columns, shorter).only_a) == (298, 2)
+
+
+@pytest.mark.parametrize(
+    ("column", "value"), [("position", -1), ("sequence", -1), ("token_id", -1), ("token_id", 1000)]
+)
+def test_numbers_outside_their_range_are_invalid(columns: Columns, column: str, value: int) -> None:
+    """-1 is how padding often looks, and a token beyond the vocabulary is none."""
+    broken = {**columns, column: columns[column].copy()}
+    broken[column][:32] = value if column == "sequence" else broken[column][:32]
+    broken[column][0] = value
+    side = Side("a", ArrayRows(broken), Limits(vocab_size=1000))
+    assert codes(compare_sides(side, side)) == {"value_out_of_range"}
+
+
+def test_a_turn_that_begins_below_zero_is_invalid(columns: Columns) -> None:
+    again = {**columns, "turn": (columns["position"] >= 26).astype(np.int32), "position": columns["position"].copy()}
+    again["position"][16] = -3
+    assert codes(sides(again, again)) == {"value_out_of_range"}
+
+
+@pytest.mark.parametrize(("masked", "sequences"), [(191, 8), (192, 7)])
+def test_counts_other_than_those_stated_are_invalid(columns: Columns, masked: int, sequences: int) -> None:
+    stated = Side("a", ArrayRows(columns), masked=masked, sequences=sequences)
+    sound = Side("b", ArrayRows(columns), masked=192, sequences=8)
+    permuted = Side("c", ArrayRows(in_order(columns, [7, 6, 5, 4, 3, 2, 1, 0])))
+    for result in (compare_sides(stated, sound), compare_sides(sound, stated), compare_sides(stated, permuted)):
+        assert codes(result) == {"counts_disagree"}
+
+
+@pytest.mark.parametrize("value", [2, 255])
+def test_a_mask_that_is_no_mask_is_invalid(columns: Columns, value: int) -> None:
+    broken = {**columns, "mask": columns["mask"] * np.uint8(value)}
+    assert codes(sides(broken, broken)) == {"mask_values"}
