@@ -7,7 +7,7 @@ from typing import Annotated, Final
 from pydantic import Field
 
 from bitgate.store.records import Finding
-from bitgate.tools.config.project import Project
+from bitgate.tools.config.project import SLICE_NAME, Project
 from bitgate.tools.errors import RequestError, unknown_name
 from bitgate.tools.registry import Tool, ToolRequest
 from bitgate.tools.runs.context import RunContext
@@ -21,12 +21,10 @@ rewrites every per-layer and quantisation key. Proves it: digest of each tensor 
 transformers and vLLM, bitwise equality of each layer with the full model on a CPU. plan_only=true only takes the \
 census (gate C0). Verdict pass, fail, invalid or inconclusive. Next: run_compare on the slice."""
 
-NAME: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
-
 
 class SliceRequest(ToolRequest):
     model: str | None = Field(default=None, description="Model to cut; default: the only one configured")
-    name: Annotated[str, Field(pattern=NAME)] | None = Field(
+    name: Annotated[str, Field(pattern=f"^{SLICE_NAME}$")] | None = Field(
         default=None, description="Name of the slice; default: the model's with -slice"
     )
     layers: Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1, max_length=512)] | None = Field(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,6 +17,8 @@ from bitgate.tools.errors import ConfigError, RequestError, unknown_name
 from pydantic import JsonValue
 
 STATE: Final = ".bitgate"
+SLICE_NAME: Final = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
+"""A slice's name is a folder's name too."""
 
 
 @dataclass(frozen=True)
@@ -86,8 +89,18 @@ class Project:
             allowed = ", ".join(sorted(models)) or "a name defined as [model.NAME]"
             raise RequestError(field, None, allowed, "Name one of them.")
         if name not in models:
+            cut = self.slice_folder(name)
+            if cut is not None:
+                return Model(name, cut)
             raise unknown_name(field, name, models, "Models are defined in the configuration as [model.NAME].")
         return Model(name, anchored(models[name].path, self.root) or self.root)
+
+    def slice_folder(self, name: str) -> Path | None:
+        """Where slice_model put the slice `name`; None when there is none."""
+        if not re.fullmatch(SLICE_NAME, name):
+            return None
+        folder = self.state / "models" / name
+        return folder if (folder / "config.json").is_file() else None
 
     def workload(self, name: str | None, field: str = "workload") -> Workload:
         """The workload `name`; without a name, the only one that is configured.

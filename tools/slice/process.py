@@ -34,7 +34,7 @@ async def cut_in_child(order: Order, folder: Path, on_bytes: OnBytes) -> CutResu
     order_file.write_text(json.dumps(asdict(order), allow_nan=False), encoding="utf-8")
     log = folder / "cutter.log"
     with log.open("wb") as errors:
-        command = [sys.executable, "-m", "bitgate.tools.slice.cutter", str(order_file)]
+        command = [sys.executable, "-P", "-m", "bitgate.tools.slice.cutter", str(order_file)]
         process = await anyio.open_process(command, stdin=subprocess.DEVNULL, stderr=errors)
         try:
             assert process.stdout is not None

@@ -1,4 +1,4 @@
-"""A checkpoint comes from anywhere: each way it can be broken is refused with its reason, before anything is written."""
+"""A checkpoint comes from anywhere: each way to be broken is refused with its reason, before anything is written."""
 
 from __future__ import annotations
 
