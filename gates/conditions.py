@@ -59,10 +59,17 @@ class Facts:
 
 
 def three_legs(evidence: Evidence, today: Today) -> str:
-    legs = evidence.figures.get("legs")
-    seen = {str(leg) for leg in legs} if isinstance(legs, list | dict) else set()
+    """run_compare names each comparison by its two legs, such as `rollout/recompute`."""
+    compared = evidence.figures.get("comparisons")
+    named = compared if isinstance(compared, dict) else {}
+    seen = {leg for label, figures in named.items() if _rows(figures) for leg in label.split("/")}
     lacking = sorted(LEGS - seen)
-    return f"legs compared: {', '.join(sorted(seen)) or 'none named'}; lacking {', '.join(lacking)}" if lacking else ""
+    return f"legs compared: {', '.join(sorted(seen)) or 'none'}; lacking {', '.join(lacking)}" if lacking else ""
+
+
+def _rows(figures: JsonValue) -> bool:
+    compared = figures.get("compared") if isinstance(figures, dict) else None
+    return isinstance(compared, int) and compared > 0
 
 
 def floor(evidence: Evidence, today: Today) -> str:

@@ -91,22 +91,10 @@ def model_mismatch(role: str, evidence: Evidence, model: ModelToday) -> list[str
     if model.record is None:
         return [model.unknown or f"the identity of model {model.name} is not known"]
     wanted = model.record
-    if any(_same(record, wanted) for record in evidence.models.values()):
+    if any(not model_changes(role, record, wanted) for record in evidence.models.values()):
         return []
-    same_kind = [
-        record for record in evidence.models.values() if (record.slice_of is None) == (wanted.slice_of is None)
-    ]
-    if not same_kind:
-        return [f"it was not made on the {role} model ({model.name})"]
-    return model_changes(role, same_kind[0], wanted) or [f"it was made on another slice than {model.name}"]
-
-
-def _same(a: ModelRecord, b: ModelRecord) -> bool:
-    return (a.architecture_digest, a.weights_digest, a.slice_of is None) == (
-        b.architecture_digest,
-        b.weights_digest,
-        b.slice_of is None,
-    )
+    named = next((record for record in evidence.models.values() if record.name == wanted.name), None)
+    return model_changes(role, named, wanted) if named else [f"it was not made on the {role} model ({model.name})"]
 
 
 def unknown_identities(sides: tuple[str, ...], models: tuple[str, ...], today: Today) -> list[str]:

@@ -20,11 +20,13 @@ from bitgate.server import calls
 from bitgate.server.about import INSTRUCTIONS, NAME, TITLE, version
 from bitgate.server.answers import RunAnswer, fitted
 from bitgate.server.arguments import input_schema, parse, split_wait
+from bitgate.server.gate_tools import GATE_TOOLS
 from bitgate.server.ledger_tools import LEDGER_TOOLS, LedgerTool
 from bitgate.server.progress import OnProgress
 from bitgate.server.resources import add_resources
 from bitgate.server.sanitise import clean_text, compact_json
 from bitgate.server.session import Session
+from bitgate.server.tokens import role_named
 from bitgate.store.errors import StoreError
 from bitgate.tools.errors import BitgateError
 from bitgate.tools.registry import TOOLS, Tool
@@ -78,7 +80,7 @@ def build_server(
 
 def served_tools(session: Session) -> list[ServedTool]:
     runs = [_run_tool(session, TOOLS[name]) for name in TOOLS]
-    return runs + [_ledger_tool(session, tool) for tool in LEDGER_TOOLS.values()]
+    return runs + [_ledger_tool(session, tool) for tool in (*LEDGER_TOOLS.values(), *GATE_TOOLS)]
 
 
 def _run_tool(session: Session, tool: Tool[Any]) -> ServedTool:
@@ -142,6 +144,6 @@ def _output_schema(answer: type[BaseModel]) -> dict[str, Any]:
 
 
 def _acting(session: Session) -> Session:
-    """Over HTTP a call acts as its token's name; over stdio as whoever started the server."""
+    """Over HTTP a call acts as its token's name and role; over stdio as whoever started the server."""
     token = get_access_token()
-    return session.acting_as(token.client_id) if token else session
+    return session.acting_as(token.client_id, role_named(token.scopes)) if token else session

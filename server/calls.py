@@ -7,6 +7,7 @@ from typing import Any
 
 from bitgate.server.answers import Progress, RunAnswer, run_answer
 from bitgate.server.arguments import parse
+from bitgate.server.call_rules import check_cancel, check_run
 from bitgate.server.progress import OnProgress, Pacer
 from bitgate.server.session import Session
 from bitgate.store.records import Run
@@ -18,12 +19,14 @@ async def start(session: Session, name: str, arguments: Mapping[str, Any]) -> Ru
 
     Raises:
         RequestError: the request cannot be run; nothing was written.
+        GateRefused: the session's role may not; nothing was written.
     """
     from bitgate.tools.runs.control import start_run
 
     tool = TOOLS.find(name)
     request = parse(tool.request, arguments)
-    return await start_run(session.project, name, request, actor=session.actor)
+    check_run(session, name, request)
+    return await start_run(session.project, name, request, actor=session.who.text)
 
 
 async def wait(
@@ -42,7 +45,8 @@ async def cancel(session: Session, run_id: str) -> RunAnswer:
     """Ends the run, waits until it is ended, and answers with its state."""
     from bitgate.tools.runs.control import cancel_run
 
-    return answer(session, await cancel_run(session.project, run_id, actor=session.actor))
+    check_cancel(session, session.store.get_run(run_id))
+    return answer(session, await cancel_run(session.project, run_id, actor=session.who.text))
 
 
 def answer(session: Session, run: Run) -> RunAnswer:

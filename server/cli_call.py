@@ -6,20 +6,25 @@ import json
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import anyio
 import click
 
+from bitgate.gates.roles import ROLES
+from bitgate.gates.rows import Role
 from bitgate.server import calls
 from bitgate.server.answers import RunAnswer
 from bitgate.server.arguments import WAIT, parse
 from bitgate.server.cli_output import Bar, show_answer, show_json
 from bitgate.server.exits import EXIT_INTERRUPTED, exit_of
+from bitgate.server.gate_tools import GATE_TOOLS
 from bitgate.server.ledger_tools import LEDGER_TOOLS
 from bitgate.server.session import Session, Workplace
 from bitgate.tools.errors import unknown_name
 from bitgate.tools.registry import TOOLS
+
+READERS: Final = {**LEDGER_TOOLS, **{tool.name: tool for tool in GATE_TOOLS}}
 
 
 @click.command()
@@ -27,8 +32,9 @@ from bitgate.tools.registry import TOOLS
 @click.argument("arguments", nargs=-1, metavar="[KEY=VALUE]...")
 @click.option("--json", "as_json", is_flag=True, help="Print the whole answer as JSON.")
 @click.option("--actor", default=None, help="Name written beside the run; default: the user's.")
+@click.option("--role", type=click.Choice(ROLES), default="consistency", show_default=True, envvar="BITGATE_ROLE")
 @click.pass_obj
-def call(start: Path, tool: str, arguments: tuple[str, ...], as_json: bool, actor: str | None) -> None:
+def call(start: Path, tool: str, arguments: tuple[str, ...], as_json: bool, actor: str | None, role: Role) -> None:
     """Call TOOL and wait for its end; the verdict is the exit code.
 
     A value is JSON where it reads as JSON, else text. A dot reaches inside: options.rollout.batch_invariant=true.
@@ -41,13 +47,13 @@ def call(start: Path, tool: str, arguments: tuple[str, ...], as_json: bool, acto
     """
     from bitgate.server.cli_serve import _user
 
-    session = Session(Workplace(start), actor or f"cli:{_user()}")
+    session = Session(Workplace(start), actor or f"cli:{_user()}", role)
     given = arguments_from(arguments)
-    if tool in LEDGER_TOOLS:
+    if tool in READERS:
         _ledger_call(session, tool, given, as_json)
         return
     if tool not in set(TOOLS):
-        raise unknown_name("tool", tool, [*TOOLS, *LEDGER_TOOLS])
+        raise unknown_name("tool", tool, [*TOOLS, *READERS])
     given.pop(WAIT, None)
     answer = anyio.run(_run_to_end, session, tool, given)
     show_json(answer.model_dump(mode="json")) if as_json else show_answer(answer)
@@ -83,7 +89,7 @@ def _put(given: dict[str, Any], path: list[str], value: Any, word: str) -> None:
 
 
 def _ledger_call(session: Session, name: str, given: Mapping[str, Any], as_json: bool) -> None:
-    tool = LEDGER_TOOLS[name]
+    tool = READERS[name]
 
     async def ask() -> Any:
         with Bar() as bar:

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import click
 
+from bitgate.gates.roles import ROLES
+from bitgate.gates.rows import Role
 from bitgate.server.session import Session, Workplace
 
 
@@ -20,9 +22,17 @@ from bitgate.server.session import Session, Workplace
 @click.option(
     "--token-file",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Lines `NAME TOKEN` for HTTP clients; mode 600. BITGATE_TOKEN holds a single one.",
+    help="Lines `NAME ROLE TOKEN` for HTTP clients; mode 600. BITGATE_TOKEN holds a single one.",
 )
 @click.option("--actor", default=None, help="Name written beside what a stdio client starts; default: the user's.")
+@click.option(
+    "--role",
+    type=click.Choice(ROLES),
+    default="consistency",
+    show_default=True,
+    envvar="BITGATE_ROLE",
+    help="What a stdio client may do; over HTTP its token says.",
+)
 @click.pass_obj
 def serve(
     start: Path,
@@ -32,6 +42,7 @@ def serve(
     allow_host: tuple[str, ...],
     token_file: Path | None,
     actor: str | None,
+    role: Role,
 ) -> None:
     """Serve the tools over MCP, on stdio or HTTP.
 
@@ -40,7 +51,7 @@ def serve(
     from bitgate.server.logging_setup import configure_logging
 
     configure_logging()
-    session = Session(Workplace(start), actor or f"stdio:{_user()}")
+    session = Session(Workplace(start), actor or f"stdio:{_user()}", role)
     if http:
         _serve_http(session, host, port, allow_host, token_file)
     else:

@@ -6,6 +6,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bitgate.gates.roles import Actor
+from bitgate.gates.rows import Role
 from bitgate.tools.config.project import Project
 
 if TYPE_CHECKING:
@@ -49,10 +51,11 @@ class Workplace:
 
 @dataclass(frozen=True)
 class Session:
-    """A workplace, and who works there: `actor` is written beside everything that is appended."""
+    """A workplace, and who works there: role and actor are written beside everything that is appended."""
 
     workplace: Workplace
     actor: str
+    role: Role = "consistency"
 
     @property
     def project(self) -> Project:
@@ -62,5 +65,10 @@ class Session:
     def store(self) -> Store:
         return self.workplace.store
 
-    def acting_as(self, actor: str) -> Session:
-        return replace(self, actor=actor)
+    @property
+    def who(self) -> Actor:
+        """As the gates know who acts."""
+        return Actor(self.role, self.actor)
+
+    def acting_as(self, actor: str, role: Role) -> Session:
+        return replace(self, actor=actor, role=role)

@@ -116,6 +116,7 @@ _POLICY: Final = """\
 updates_per_step = 1      # optimizer updates for each rollout step
 rollout_floor = 0.70      # share of the baseline's speed that must be kept
 corrections = []          # importance-sampling corrections in use, such as "TIS"
+# cross_rank_reduction = "none"   # or "fixed": reductions across ranks on the compared path; gate C0 asks
 roots = []                # folders besides this one that a call's paths may lie in
 run_timeout = "2h"
 """

@@ -5,13 +5,15 @@ from __future__ import annotations
 import hashlib
 import hmac
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from mcp.server.auth.provider import AccessToken
 
+from bitgate.gates.roles import ROLES
+from bitgate.gates.rows import Role
 from bitgate.server.session import Workplace
 from bitgate.tools.errors import ConfigError
 
@@ -26,10 +28,11 @@ NO_TOKEN: Final = (
 
 @dataclass(frozen=True)
 class Credential:
-    """Who a token speaks for."""
+    """Who a token speaks for, and in which role."""
 
     name: str
     digest: bytes
+    role: Role = "consistency"
 
 
 def token_digest(token: str) -> bytes:
@@ -37,7 +40,7 @@ def token_digest(token: str) -> bytes:
 
 
 def credentials_from_file(path: Path) -> list[Credential]:
-    """Lines of `NAME TOKEN`, or of a token alone; `#` starts a comment.
+    """Lines of `NAME ROLE TOKEN`, `NAME TOKEN`, or of a token alone; `#` starts a comment. Without a role: consistency.
 
     Raises:
         ConfigError: unreadable, open to other users, or a token too short; no token is ever in the text.
@@ -60,12 +63,20 @@ def credentials_from_env(env: Mapping[str, str] = os.environ) -> list[Credential
 
 
 def _credential(words: list[str], where: str, default: str) -> Credential:
-    if len(words) > 2:
-        raise ConfigError(f"{where}: allowed is `NAME TOKEN` or a token alone")
-    token, name = words[-1], words[0] if len(words) == 2 else default
+    if len(words) > 3 or (len(words) == 3 and words[1] not in ROLES):
+        raise ConfigError(
+            f"{where}: allowed is `NAME ROLE TOKEN` (roles: {', '.join(ROLES)}), `NAME TOKEN` or a token alone"
+        )
+    token, name = words[-1], words[0] if len(words) > 1 else default
+    role = role_named([words[1]] if len(words) == 3 else [])
     if len(token) < MIN_LENGTH:
         raise ConfigError(f"{where}: the token has {len(token)} characters; at least {MIN_LENGTH} are needed")
-    return Credential(name, token_digest(token))
+    return Credential(name, token_digest(token), role)
+
+
+def role_named(names: Sequence[str]) -> Role:
+    """The role in a token's scopes; without one, consistency."""
+    return next((role for role in ROLES if role in names), "consistency")
 
 
 class LedgerTokens:
@@ -82,7 +93,8 @@ class LedgerTokens:
             self._known.pop(entry.subject, None)
             if not entry.body.get("revoked"):
                 name = str(entry.body.get("name", entry.subject))
-                self._known[entry.subject] = Credential(name, bytes.fromhex(str(entry.body["digest"])))
+                role = role_named([str(entry.body.get("role"))])
+                self._known[entry.subject] = Credential(name, bytes.fromhex(str(entry.body["digest"])), role)
         return list(self._known.values())
 
 
@@ -99,4 +111,4 @@ class Verifier:
     async def verify_token(self, token: str) -> AccessToken | None:
         digest = token_digest(token)
         matches = [c for c in (*self._fixed, *self._ledger.current()) if hmac.compare_digest(c.digest, digest)]
-        return AccessToken(token="", client_id=matches[0].name, scopes=[]) if matches else None
+        return AccessToken(token="", client_id=matches[0].name, scopes=[matches[0].role]) if matches else None

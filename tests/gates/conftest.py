@@ -33,6 +33,10 @@ from bitgate.store.schema import TRIGGERS, create_objects, drop_objects
 BASELINE = Actor("baseline", "ann-agent")
 CONSISTENCY = Actor("consistency", "bo-agent")
 OBSERVER = Actor("observer", "looker")
+THREE_LEGS = {
+    "rollout/recompute": {"compared": 4096, "different": 0},
+    "rollout/first_train_forward": {"compared": 4096, "different": 0},
+}
 EXISTING = frozenset({"run_compare", "bisect_layer", "slice_model", "ab_benchmark", "check_provenance"})
 LATER = frozenset({"check_gradient", "check_updates", "check_resume"})
 
@@ -117,7 +121,7 @@ class World:
         body: dict[str, object] = {
             "verdict": "pass", "summary": f"{tool} {check}", "next": "go on", "grade": "observed", "check": check,
             "sides": {record.name: record for record in sides}, "models": {record.name: record for record in models},
-            "figures": {"legs": ["rollout", "recompute", "first_train_forward"], "ratio_low": 0.9, "nonce": run.id},
+            "figures": {"comparisons": THREE_LEGS, "ratio_low": 0.9, "nonce": run.id},
             "coverage": Coverage(exercised=("decode",)),
         }  # fmt: skip
         finding = Finding.model_validate(body | changes)

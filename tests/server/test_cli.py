@@ -61,7 +61,7 @@ def test_json_is_the_whole_answer(bitgate: Any, project: Path) -> None:
 
     assert len(answer["figures"]["list"]) == 5000
     with Store.open(project / ".bitgate" / "ledger.db") as store:
-        assert store.get_run(answer["run_id"]).actor.startswith("cli:")
+        assert store.get_run(answer["run_id"]).actor.startswith("consistency:cli:")
 
 
 def test_wrong_arguments_and_tools_are_exit_2_and_write_nothing(bitgate: Any, project: Path) -> None:

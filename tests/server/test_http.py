@@ -54,7 +54,7 @@ async def test_what_a_client_starts_is_written_under_its_tokens_name(connect_htt
         await client.call_tool("run_probe", {})
 
     with Store.open(project / ".bitgate" / "ledger.db") as store:
-        assert [run.actor for run in store.list_runs()] == ["env"]
+        assert [run.actor for run in store.list_runs()] == ["consistency:env"]
 
 
 @pytest.mark.anyio

@@ -155,6 +155,9 @@ class PolicyConfig(Section):
     updates_per_step: Annotated[int, Field(ge=1)] = Field(default=1, description="Optimizer updates a rollout step")
     rollout_floor: Annotated[float, Field(gt=0, le=1)] = Field(default=0.70, description="Share of baseline speed")
     corrections: tuple[str, ...] = Field(default=(), description="Importance-sampling corrections in use, such as TIS")
+    cross_rank_reduction: Literal["none", "fixed"] | None = Field(
+        default=None, description="Reductions across ranks on the compared path: none, or in a fixed order; gate C0 asks"
+    )
     roots: tuple[str, ...] = Field(default=(), description="Folders besides the project root that paths may lie in")
     provenance_max_age: Seconds = Field(default=86_400.0, description="Older provenance counts as unknown")
     run_timeout: Seconds = Field(default=7200.0, description="A run that takes longer is ended")
