@@ -110,7 +110,8 @@ def log_has_words(path: Path) -> bool:
 
 def _error(code: str, message: str, log: Path) -> WorkerError:
     todo = advice(code)
-    return WorkerError(code, f"{message} {todo}".rstrip(), tail_of(log))
+    sentence = message if message.endswith((".", "!", "?")) else f"{message}."
+    return WorkerError(code, f"{sentence} {todo}".rstrip(), tail_of(log))
 
 
 def signal_name(number: int) -> str:

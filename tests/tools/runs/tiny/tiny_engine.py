@@ -79,6 +79,12 @@ def fills_the_disk() -> None:
         file.write(b"\0" * (2 << 20))
 
 
+def fills_to_the_brim() -> None:
+    with open("filler", "wb", buffering=0) as file:
+        while True:
+            file.write(b"\0" * (1 << 16))
+
+
 def grows() -> None:
     with open("filler", "wb") as file:
         file.write(b"\0" * (8 << 20))
@@ -117,7 +123,7 @@ MISCHIEF = {
     for f in (
         forever, exits, leaves_python, is_killed, crashes, prints_garbage, floods, hangs_with_the_gil, leaves_a_daemon,
         fills_the_disk, grows, says_its_secret, writes_a_bad_result, writes_no_result, is_missing, reports_nan,
-        forever_with_a_daemon,
+        forever_with_a_daemon, fills_to_the_brim,
     )
 }  # fmt: skip
 
