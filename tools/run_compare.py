@@ -20,7 +20,7 @@ DESCRIPTION: Final = """\
 Compare logprobs bit by bit. `check` says what is held equal: rollout_vs_trainer (rollout == trainer recompute == \
 first train forward), repeat (same request again), batch (alone against in company), phase (decode, prefill, chunks, \
 prefix cache, preemption, graphs), layout (packed, padded, micro-batches, order, sharding). Runs the sides' real \
-engines, or reads captures. Verdict pass, fail, invalid or inconclusive; any different bit is a fail. After a fail call bisect_layer."""
+engines, or reads captures. Verdict pass, fail, invalid or inconclusive; any different bit is a fail."""
 
 
 class CompareRequest(ToolRequest):
@@ -56,9 +56,9 @@ def plan(project: Project, request: CompareRequest) -> None:
         _plan_captures(project, request)
         return
     names = [request.side, request.trainer] if request.check == "rollout_vs_trainer" else [request.side]
-    for side in request.options:
-        if side not in names:
-            raise unknown_name("options", side, names, "Options are given by the name of a side that this check runs.")
+    for named in request.options:
+        if named not in names:
+            raise unknown_name("options", named, names, "Options are given by the name of a side that this check runs.")
     sides = [
         project.side(name, request.options.get(name), field=field)
         for name, field in zip(names, ("side", "trainer"), strict=False)
