@@ -5,7 +5,7 @@ import os
 import pytest
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def engine_python() -> str:
     """The interpreter that has torch and vLLM; never skipped silently."""
     python = os.environ.get("BITGATE_ENGINE_PYTHON")
