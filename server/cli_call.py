@@ -32,7 +32,14 @@ READERS: Final = {**LEDGER_TOOLS, **{tool.name: tool for tool in GATE_TOOLS}}
 @click.argument("arguments", nargs=-1, metavar="[KEY=VALUE]...")
 @click.option("--json", "as_json", is_flag=True, help="Print the whole answer as JSON.")
 @click.option("--actor", default=None, help="Name written beside the run; default: the user's.")
-@click.option("--role", type=click.Choice(ROLES), default="consistency", show_default=True, envvar="BITGATE_ROLE")
+@click.option(
+    "--role",
+    type=click.Choice(ROLES),
+    default="consistency",
+    show_default=True,
+    envvar="BITGATE_ROLE",
+    help="What the call may do.",
+)
 @click.pass_obj
 def call(start: Path, tool: str, arguments: tuple[str, ...], as_json: bool, actor: str | None, role: Role) -> None:
     """Call TOOL and wait for its end; the verdict is the exit code.

@@ -34,7 +34,7 @@ class GetGates(ToolRequest):
 
 
 class SubmitGate(ToolRequest):
-    gate: GateId
+    gate: GateId = Field(description="The gate to evaluate on today's evidence, C0 to C10")
 
 
 class ProposeBaseline(ToolRequest):

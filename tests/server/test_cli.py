@@ -69,7 +69,8 @@ def test_wrong_arguments_and_tools_are_exit_2_and_write_nothing(bitgate: Any, pr
         done = bitgate("call", *words)
         assert done.returncode == 2 and "allowed" in done.stderr, words
         assert "Traceback" not in done.stderr
-    assert not (project / ".bitgate").exists()
+    with Store.open(project / ".bitgate" / "ledger.db") as store:
+        assert store.head().seq == 0
 
 
 def test_an_interrupt_cancels_the_run(spawn: Any, project: Path) -> None:

@@ -57,8 +57,8 @@ def test_batch_invariance_is_part_of_the_side_digest_and_what_it_changed_is_on_r
     played: tuple[str, list[Evidence], Path],
 ) -> None:
     plain, invariant = (e for e in played[1] if e.check == "batch")
-    assert plain.sides["baseline"].digest != invariant.sides["rollout"].digest
-    assert plain.sides["baseline"].stable != invariant.sides["rollout"].stable
+    assert plain.sides["rollout"].digest != invariant.sides["rollout"].digest
+    assert plain.sides["rollout"].stable != invariant.sides["rollout"].stable
 
 
 @pytest.mark.engine

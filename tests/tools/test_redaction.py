@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 import pytest
+
 from bitgate.tools.redaction import REDACTED, is_secret_name, redact, redact_env, redact_text
 
 
 @pytest.mark.parametrize(
     "name",
-    ["WANDB_API_KEY", "HF_TOKEN", "hfToken", "AWS_SECRET_ACCESS_KEY", "PGPASSWORD", "DB_PASS", "api-key", "Authorization",
-     "GITHUB_PAT", "session_cookie", "SSH_KEY", "apiKey", "client.secret", "MY_KEY"],
+    ["WANDB_API_KEY", "HF_TOKEN", "hfToken", "AWS_SECRET_ACCESS_KEY", "PGPASSWORD", "DB_PASS", "api-key",
+     "Authorization", "GITHUB_PAT", "session_cookie", "SSH_KEY", "apiKey", "client.secret", "MY_KEY"],
 )  # fmt: skip
 def test_names_of_secrets_are_known(name: str) -> None:
     assert is_secret_name(name)
@@ -15,8 +16,8 @@ def test_names_of_secrets_are_known(name: str) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["PATH", "max_tokens", "token_id", "prompt_token_ids", "TOKENIZERS_PARALLELISM", "VLLM_TOKENIZER", "MONKEY", "author",
-     "key", "primary_key", "passed", "NCCL_IB_PKEY", "pattern", "compass"],
+    ["PATH", "max_tokens", "token_id", "prompt_token_ids", "TOKENIZERS_PARALLELISM", "VLLM_TOKENIZER", "MONKEY",
+     "author", "key", "primary_key", "passed", "NCCL_IB_PKEY", "pattern", "compass"],
 )  # fmt: skip
 def test_ordinary_names_are_left_alone(name: str) -> None:
     assert not is_secret_name(name)

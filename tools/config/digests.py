@@ -8,8 +8,9 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from bitgate.tools.redaction import is_secret_name
 from pydantic import JsonValue
+
+from bitgate.tools.redaction import is_secret_name
 
 DIGEST_VERSION: Final = 1
 

@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, get_args
 
+from pydantic import BaseModel, ValidationError
+
 from bitgate.tools.config.model import Config
 from bitgate.tools.errors import ConfigError, nearest, shown
-from pydantic import BaseModel, ValidationError
 
 MAIN: Final = "bitgate.toml"
 FRAGMENTS: Final = "bitgate.d"

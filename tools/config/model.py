@@ -4,10 +4,6 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from bitgate.tools.config.axes import AXES
-from bitgate.tools.config.units import ByteSize, Seconds
-from bitgate.tools.engines.jobs import Sampling
-from bitgate.tools.runs.launchers import Launcher, LocalLauncher
 from pydantic import (
     AfterValidator,
     BaseModel,
@@ -18,6 +14,11 @@ from pydantic import (
     StringConstraints,
     model_validator,
 )
+
+from bitgate.tools.config.axes import AXES
+from bitgate.tools.config.units import ByteSize, Seconds
+from bitgate.tools.engines.jobs import Sampling
+from bitgate.tools.runs.launchers import Launcher, LocalLauncher
 
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
 EnvName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
@@ -156,7 +157,7 @@ class PolicyConfig(Section):
     rollout_floor: Annotated[float, Field(gt=0, le=1)] = Field(default=0.70, description="Share of baseline speed")
     corrections: tuple[str, ...] = Field(default=(), description="Importance-sampling corrections in use, such as TIS")
     cross_rank_reduction: Literal["none", "fixed"] | None = Field(
-        default=None, description="Reductions across ranks on the compared path: none, or in a fixed order; gate C0 asks"
+        default=None, description="Reductions across ranks on the compared path: none, or in fixed order; gate C0 asks"
     )
     roots: tuple[str, ...] = Field(default=(), description="Folders besides the project root that paths may lie in")
     provenance_max_age: Seconds = Field(default=86_400.0, description="Older provenance counts as unknown")

@@ -8,13 +8,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from pydantic import JsonValue
+
 from bitgate.tools.config.load import FRAGMENTS, MAIN, Stamp, load_config, stamp
 from bitgate.tools.config.model import Config, PolicyConfig
 from bitgate.tools.config.paths import confined
 from bitgate.tools.config.sides import Model, Side, anchored, resolve_side
 from bitgate.tools.config.workloads import Workload
 from bitgate.tools.errors import ConfigError, RequestError, unknown_name
-from pydantic import JsonValue
 
 STATE: Final = ".bitgate"
 SLICE_NAME: Final = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"

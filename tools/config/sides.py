@@ -8,10 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from pydantic import JsonValue
+
 from bitgate.tools.config.digests import side_digest
 from bitgate.tools.config.model import ExpectConfig, SideConfig
 from bitgate.tools.runs.launchers import Launcher
-from pydantic import JsonValue
 
 
 @dataclass(frozen=True)

@@ -66,7 +66,8 @@ def generate_prompts(generator: GeneratorConfig) -> list[tuple[int, ...]]:
     prompt i is in group i modulo `prefix_groups`.
     """
     shortest, longest = generator.lengths
-    lengths = [shortest + n % (longest - shortest + 1) for n in seeded_numbers(generator.seed, "length", generator.count)]
+    drawn = seeded_numbers(generator.seed, "length", generator.count)
+    lengths = [shortest + n % (longest - shortest + 1) for n in drawn]
     prefixes = [_ids(generator, f"prefix {g}", generator.shared_prefix) for g in range(generator.prefix_groups)]
     return [
         prefixes[i % generator.prefix_groups] + _ids(generator, f"prompt {i}", length - generator.shared_prefix)

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
 from bitgate.tools.config.project import Project
 
 Write = Callable[..., Path]

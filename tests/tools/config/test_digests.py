@@ -3,6 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+
 from bitgate.tools.config.digests import digest_env, side_digest
 from bitgate.tools.config.project import Project
 

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from bitgate.tools.config.load import load_config
 from bitgate.tools.errors import ConfigError
 

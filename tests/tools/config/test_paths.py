@@ -3,6 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from bitgate.tools.config.paths import confined
 from bitgate.tools.errors import RequestError
 

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from bitgate.tools.config.project import Project
 from bitgate.tools.errors import ConfigError, RequestError
 

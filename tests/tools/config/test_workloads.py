@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from bitgate.tools.config.model import GeneratorConfig, WorkloadConfig
 from bitgate.tools.config.project import Project
 from bitgate.tools.config.workloads import TokenSequence, generate_prompts, read_sequences, sequences_digest
 from bitgate.tools.errors import ConfigError
-from hypothesis import given
-from hypothesis import strategies as st
 
 SMALL = GeneratorConfig(seed=7, count=3, length=(4, 6), vocab=100)
 
