@@ -18,6 +18,7 @@ from bitgate.tools.slice.family import Model, read_model
 from bitgate.tools.slice.identity import layout_digest
 from bitgate.tools.slice.layout import Layout
 from bitgate.tools.slice.plan import Plan
+from bitgate.tools.slice.proof import spans, token_count
 from bitgate.tools.slice.report import census_rows, census_text, layer_classes, ranges, untested
 
 TEXT_LIMIT: Final = 5000
@@ -76,6 +77,8 @@ def cut_finding(
     reasons: tuple[Reason, ...],
 ) -> Finding:
     window_run = "equal" in reports.get("window", {})
+    longest = token_count(subject.model) if window_run else 0
+    too_long = {name: length for name, length in spans(subject.model).items() if length >= longest}
     figures = {
         **census_figures(subject),
         "plan": plan_figures(plan),
@@ -89,7 +92,7 @@ def cut_finding(
         "window": dict(reports["window"])
         if "window" in reports
         else {"mode": "not run", "why": skipped or "not asked for"},
-        "untested": untested(subject.model, plan, window_run),
+        "untested": untested(subject.model, plan, window_run, too_long),
     }
     body = {**census_body(subject), "plan": asdict(plan), "tensors": [asdict(item) for item in result.tensors]}
     body |= {"reports": dict(reports), "config": layout.config}

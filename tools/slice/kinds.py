@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Final
 
 from bitgate.tools.slice.family import Kind, layer_count
-from bitgate.tools.slice.keys import Json
+from bitgate.tools.slice.keys import Json, Selection
 
 LEGACY: Final[dict[str, str]] = {
     "mamba": "linear_attention",
@@ -58,3 +59,21 @@ def mlp_types(config: Json, total: int, otherwise: Callable[[int], str]) -> list
 
 def paired(left: list[str], right: list[str]) -> list[Kind]:
     return list(zip(left, right, strict=True))
+
+
+def qwen_dense(config: Json) -> list[bool]:
+    """Qwen's experts: on each `decoder_sparse_step`-th layer that `mlp_only_layers` does not name."""
+    step, only = config.get("decoder_sparse_step", 1), config.get("mlp_only_layers") or []
+    return [layer in only or (layer + 1) % step != 0 for layer in range(layer_count(config))]
+
+
+@dataclass(frozen=True)
+class QwenDense:
+    """The step is written out as `mlp_only_layers`, so that a window may start anywhere."""
+
+    names: tuple[str, ...] = ("mlp_only_layers", "decoder_sparse_step")
+
+    def rewrite(self, config: Json, sel: Selection) -> None:
+        dense = qwen_dense(config)
+        config["mlp_only_layers"] = [new for new, old in enumerate(sel.kept) if dense[old]]
+        config["decoder_sparse_step"] = 1

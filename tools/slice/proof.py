@@ -20,6 +20,7 @@ from bitgate.tools.slice.quant.precision import cpu_can_compute
 Proof = Literal["transformers", "vllm", "window"]
 PROOFS: Final[tuple[Proof, ...]] = ("transformers", "window", "vllm")
 SHARE_OF_MEMORY: Final = 0.6
+MIN_TOKENS, MAX_SPAN = 24, 256
 Report = Mapping[str, Any]
 
 
@@ -40,7 +41,22 @@ def job_options(
         "size": layout.size,
         "vocab_size": int(model.text.get("vocab_size") or model.config.get("vocab_size") or 1000),
         "mtp_prefixes": mtp_prefixes(model, layout),
+        "tokens": token_count(model),
     }
+
+
+def spans(model: Model) -> dict[str, int]:
+    """Lengths of the configuration at which layers begin to compute otherwise, in tokens."""
+    names = ("sliding_window", "attention_chunk_size", "index_topk", "chunk_size", "mamba_chunk_size", "block_size")
+    found = {name: model.text.get(name) for name in names}
+    rates = model.text.get("compress_ratios") or list((model.text.get("compress_rates") or {}).values())
+    found["compress_ratios"] = max((rate for rate in rates if type(rate) is int), default=None)
+    return {name: value for name, value in found.items() if type(value) is int and value > 0}
+
+
+def token_count(model: Model) -> int:
+    """Long enough to pass every such length that a CPU can afford."""
+    return max([MIN_TOKENS, *(value + 17 for value in spans(model).values() if value <= MAX_SPAN)])
 
 
 def layer_bytes(checkpoint: Checkpoint, model: Model) -> list[int]:

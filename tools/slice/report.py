@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from bitgate.tools.slice.census import Census, Module
@@ -73,7 +73,7 @@ def census_text(model: Model, census: Census) -> str:
     return f"{head}\n{classes}\n\n{table(census_rows(census))}{unknown}\n"
 
 
-def untested(model: Model, plan: Plan, window_run: bool) -> list[str]:
+def untested(model: Model, plan: Plan, window_run: bool, too_long: Mapping[str, int]) -> list[str]:
     """What no proof on this slice can show about the full model."""
     found = [
         f"depth: {model.total - len(plan.kept)} of {model.total} layers, and how error grows over them",
@@ -81,6 +81,7 @@ def untested(model: Model, plan: Plan, window_run: bool) -> list[str]:
         "layouts over several devices: tensor, expert, pipeline and context parallelism",
         "routing statistics: experts see other inputs than in the full model",
     ]
+    found += [f"sequences past {name} = {length} tokens" for name, length in too_long.items()]
     found += [f"adjacency {left} -> {right} exists only in the slice" for left, right in plan.synthetic]
     found += [
         f"adjacent pair {left} -> {right} of the full model is not in the slice" for left, right in plan.pairs_missed

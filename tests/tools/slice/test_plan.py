@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bitgate.tools.slice import families as package
 from bitgate.tools.slice.census import take_census
-from bitgate.tools.slice.family import Model, read_model, rewritten
+from bitgate.tools.slice.family import Model, families, read_model, rewritten
 from bitgate.tools.slice.keys import Selection
 from bitgate.tools.slice.plan import Plan, make_plan
 from bitgate.tools.slice.refusal import Refusal
@@ -193,3 +195,15 @@ def test_no_shorter_window_covers_as_much(letters: list[str]) -> None:
         part = pattern[start : start + short]
         covered = set(part) == set(pattern) and {part[i : i + 2] for i in range(max(len(part) - 1, 0))} == pairs
         assert not covered
+
+
+def test_adding_a_file_adds_a_family(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "from bitgate.tools.slice.family import Family\nfrom bitgate.tools.slice.kinds import uniform\n"
+    text += 'FAMILY = Family(names=("brand_new",), kinds=uniform("full_attention", "mlp"))\n'
+    (tmp_path / "brand_new.py").write_text(text, encoding="utf-8")
+    monkeypatch.setattr(package, "__path__", [*package.__path__, str(tmp_path)])
+    families.cache_clear()
+    try:
+        assert planned({"model_type": "brand_new", "num_hidden_layers": 3})[1].kept == (0, 1)
+    finally:
+        families.cache_clear()

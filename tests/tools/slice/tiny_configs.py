@@ -25,6 +25,8 @@ MLA = dict(
     moe_intermediate_size=16,
     n_shared_experts=1,
     num_key_value_heads=4,
+    topk_method="noaux_tc",
+    scoring_func="sigmoid",
 )
 LIN = dict(linear_key_head_dim=8, linear_value_head_dim=8, linear_num_key_heads=2, linear_num_value_heads=4, head_dim=8)
 MAM = dict(mamba_n_heads=8, mamba_d_head=8, mamba_n_groups=1, mamba_d_state=8, mamba_expand=2, mamba_chunk_size=8)

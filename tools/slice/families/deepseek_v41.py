@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from bitgate.tools.slice.families.deepseek_v4 import RATIOS
 from bitgate.tools.slice.family import Family, Kind, layer_count
 from bitgate.tools.slice.keys import Index, Indices, Json, PerLayer, Prefix
 from bitgate.tools.slice.kinds import listed
 from bitgate.tools.slice.operators import rule
 
-RATIOS = {0: "sliding_attention", 1: "sliding_attention", 4: "compressed_sparse_attention"}
 SOURCES = ("kv_source_layer_ids", "index_source_layer_ids")
 
 

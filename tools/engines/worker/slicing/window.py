@@ -15,8 +15,6 @@ import torch
 
 from .models import Skip, hooked, layers_of, load, model_class, partial_class
 
-TOKENS = 24
-
 
 @dataclass
 class Run:
@@ -64,9 +62,12 @@ def one_ulp(hidden: torch.Tensor) -> torch.Tensor:
 
 
 def sample_tokens(options: Mapping[str, Any]) -> torch.Tensor:
-    """Two sequences of random tokens from the ordinary part of the vocabulary."""
+    """Random tokens from the ordinary part of the vocabulary.
+
+    Four sequences: a loop that unpacks two or three values from a layer must not take a batch for them.
+    """
     limit = max(int(options["vocab_size"]) * 3 // 4, 2)
-    return torch.randint(1, limit, (2, int(options.get("tokens", TOKENS))))
+    return torch.randint(1, limit, (4, int(options["tokens"])))
 
 
 def chunks_of(layer_bytes: Sequence[int], limit: int, needs: Mapping[str, Sequence[int]]) -> Iterator[list[int]]:
@@ -137,7 +138,7 @@ def _forward(model: Any, tokens: torch.Tensor, skipped: Sequence[Skip]) -> None:
         try:
             model(input_ids=tokens, use_cache=False)
             return
-        except (ValueError, IndexError, TypeError, AttributeError):
+        except (ValueError, IndexError, TypeError, AttributeError, RuntimeError):
             if not skipped or arity == 3:
                 raise
 
