@@ -26,6 +26,15 @@ COMMANDS: Final = {
     "runs": "bitgate.server.cli_ledger:runs",
     "evidence": "bitgate.server.cli_ledger:evidence",
     "verify": "bitgate.server.cli_ledger:verify",
+    "gates": "bitgate.server.cli_gates:gates",
+    "review": "bitgate.server.review.cli:review",
+    "decision": "bitgate.server.cli_gates:decision",
+    "sign": "bitgate.server.cli_gates:sign",
+    "waive": "bitgate.server.cli_gates:waive",
+    "reviewers": "bitgate.server.cli_gates:reviewers",
+    "token": "bitgate.server.cli_bundles:token",
+    "export": "bitgate.server.cli_bundles:export",
+    "import": "bitgate.server.cli_bundles:import_",
 }
 
 

@@ -13,7 +13,7 @@ from bitgate.server.cli_output import show_answer, show_json
 from bitgate.server.sanitise import clean_text, shorten
 from bitgate.server.session import Session, Workplace
 from bitgate.store.records import RunState, Verdict
-from bitgate.store.verify import VerifyReport, verify_ledger
+from bitgate.store.verify import VerifyReport
 from bitgate.tools.verdicts import EXIT_INTERNAL
 
 STATES = click.Choice(get_args(RunState))
@@ -81,17 +81,32 @@ def _show_one(session: Session, evidence_id: str, as_json: bool) -> None:
 
 @click.command()
 @click.option("--head", help="Hash of a head seen before, from git or CI: it must still be in the chain.")
+@click.option(
+    "--reviewers",
+    "reviewers_file",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="The allowed_signers file of the people you trust, from git or CI.",
+)
 @click.option("--artifacts/--no-artifacts", default=True, show_default=True, help="Also read and hash every artifact.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_obj
-def verify(start: Path, head: str | None, artifacts: bool, as_json: bool) -> None:
-    """Replay the ledger's hash chain and name the first row that lies."""
-    report = verify_ledger(Workplace(start).project.ledger, head=head, artifacts=artifacts)
+def verify(start: Path, head: str | None, reviewers_file: Path | None, artifacts: bool, as_json: bool) -> None:
+    """Replay the ledger's hash chain, signatures and submissions, and name the first row that lies."""
+    from bitgate.gates.verify import verify as verified
+
+    pinned = reviewers_file.read_text(encoding="utf-8") if reviewers_file else None
+    found = verified(Workplace(start).project.ledger, head=head, reviewers=pinned, artifacts=artifacts)
+    lies = [{"row": lie.seq, "code": lie.code, "message": lie.message} for lie in found.problems]
     if as_json:
-        show_json(report.model_dump(mode="json"))
+        replayed = {"votes": found.replay.votes, "submissions": found.replay.submissions, "lies": lies}
+        show_json({**found.ledger.model_dump(mode="json"), "ok": found.ok, "replay": replayed})
+    elif found.ok:
+        click.echo(f"{words_of(found.ledger)}, {found.replay.votes} votes, {found.replay.submissions} submissions")
     else:
-        click.echo(words_of(report))
-    sys.exit(0 if report.ok else EXIT_INTERNAL)
+        for lie in found.problems[:20]:
+            where = f"row {lie.seq}: " if lie.seq and not lie.message.startswith("row ") else ""
+            click.echo(f"NOT OK: {where}{clean_text(lie.message)}")
+    sys.exit(0 if found.ok else EXIT_INTERNAL)
 
 
 def words_of(report: VerifyReport) -> str:
