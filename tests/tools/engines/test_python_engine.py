@@ -21,7 +21,7 @@ def load(model_path, options):
     return {"weight": torch.nn.Parameter(torch.full((4,), float(options.get("value", 2.0)))), "path": model_path}
 
 def score(state, sequences, mode):
-    logits = [-(state["weight"].sum() * torch.ones(len(s.tokens) - s.response_start)) for s in sequences]
+    logits = [-(state["weight"][0] * torch.ones(len(s.tokens) - s.response_start)) for s in sequences]
     return logits if mode == "train_forward" else [values.detach() for values in logits]
 
 def weights(state):

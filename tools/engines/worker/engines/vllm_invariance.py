@@ -61,7 +61,10 @@ def _experts_in_tiles(module: Any) -> bool:
     except ImportError:
         return False
     kernel = experts_kernel(module)
-    return isinstance(kernel, cpu_moe.CPUUnquantizedExperts) and cpu_moe.cpu_fused_moe is tiled_cpu_fused_moe
+    return (
+        isinstance(kernel, cpu_moe.CPUUnquantizedExperts)
+        and getattr(cpu_moe, "cpu_fused_moe", None) is tiled_cpu_fused_moe
+    )
 
 
 def experts_kernel(module: Any) -> Any:

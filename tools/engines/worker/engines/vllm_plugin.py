@@ -55,6 +55,8 @@ def _tile_experts() -> None:
     except ImportError:
         # Older engines have their experts elsewhere; the engine then refuses models with experts (vllm_invariance.py).
         return
+    if not hasattr(cpu_moe, "cpu_fused_moe"):
+        return
     from ..tiles_experts import tiled_cpu_fused_moe
 
     cpu_moe.cpu_fused_moe = tiled_cpu_fused_moe

@@ -57,7 +57,11 @@ class _Reader:
             yield from self._quantised(prefix, module)
         else:
             for leaf, parameter in module.named_parameters(recurse=False):
-                yield from self._split(prefix, module, leaf, self._own(prefix, module, leaf, parameter))
+                value = self._own(prefix, module, leaf, parameter)
+                through_product = leaf == "weight" and hasattr(module, "cpu_linear")
+                for name, piece in self._split(prefix, module, leaf, value):
+                    # What is read directly is digested as it is: there a zero has its sign.
+                    yield name, self._exact(name, piece) if through_product else piece
 
     def _own(self, prefix: str, module: Any, leaf: str, parameter: torch.Tensor) -> torch.Tensor | str:
         if leaf == "weight" and hasattr(module, "cpu_linear"):
@@ -79,15 +83,14 @@ class _Reader:
         names = [".".join(filter(None, [parent, part, leaf])) for part in parts]
         if isinstance(value, str) or len(parts) == 1:
             for name in names:
-                yield name, self._exact(name, value)
+                yield name, value
             return
         sizes = module.output_sizes
         if len(sizes) != len(parts):
             for name in names:
                 yield name, f"{prefix} holds {len(sizes)} parts where {len(parts)} are named"
             return
-        for name, piece in zip(names, value.split(list(sizes)), strict=True):
-            yield name, self._exact(name, piece)
+        yield from zip(names, value.split(list(sizes)), strict=True)
 
     def _exact(self, name: str, value: torch.Tensor | str) -> torch.Tensor | str:
         """The sign of a zero, and numbers the kernel takes for zero, do not show in a product."""

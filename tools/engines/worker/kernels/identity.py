@@ -92,7 +92,7 @@ def _engine_experts_name(module: Any) -> str:
     from ..tiles_experts import tiled_cpu_fused_moe
 
     kernel = module.quant_method.moe_kernel.fused_experts
-    return experts_name(kernel, TILE_ROWS if cpu_moe.cpu_fused_moe is tiled_cpu_fused_moe else None)
+    return experts_name(kernel, TILE_ROWS if getattr(cpu_moe, "cpu_fused_moe", None) is tiled_cpu_fused_moe else None)
 
 
 def different_kernels(rollout: Kernels, trainer: Kernels) -> list[str]:
