@@ -23,7 +23,7 @@ def demo(context: click.Context, folder: Path, python: str, seed: int) -> None:
 
     Exit code 0 when every verdict is the expected one, else 1.
     """
-    from bitgate.server.cli_ledger import evidence, words_of
+    from bitgate.server.cli_ledger import evidence
     from bitgate.server.demo.play import play
     from bitgate.server.demo.project import make_project
 
@@ -35,7 +35,8 @@ def demo(context: click.Context, folder: Path, python: str, seed: int) -> None:
     context.obj = folder
     context.invoke(evidence, limit=len(ACTS))
     report = verify_ledger(folder / STATE / "ledger.db")
-    click.echo(words_of(report))
+    chain = "The chain verifies" if report.ok else f"THE CHAIN LIES at row {report.first_bad_seq}: {report.problem}"
+    click.echo(f"{chain}: {report.rows} rows, {report.artifacts} artifacts, head {report.head}")
     click.secho("\nWhat to do next", bold=True)
     click.echo(f"  cd {folder.name} && bitgate evidence        the evidence; add an id for one, with its artifacts")
     click.echo("  bitgate call run_compare check=repeat side=rollout")

@@ -18,14 +18,15 @@ CONFIG: Final = """\
 [model.tiny]
 path = "tiny-qwen3"                  # 4 layers of Qwen3 with random weights of seed {seed}
 
-[side.baseline]                      # vLLM as it comes
+[side.baseline]                      # vLLM as it comes: what speed is measured against
 engine = "vllm"
+owner = "baseline"
 python = {python}
 options = {{ enforce_eager = true, max_model_len = 1024 }}
 env = {{ VLLM_CPU_KVCACHE_SPACE = "1" }}
 axes = ["decode", "chunked_prefill", "prefix_cache"]
 
-[side.rollout]                       # the same, made batch-invariant
+[side.rollout]                       # vLLM made batch-invariant
 engine = "vllm"
 python = {python}
 options = {{ enforce_eager = true, max_model_len = 1024, batch_invariant = true }}
