@@ -103,6 +103,16 @@ def test_a_forward_never_uses_a_stale_packed_weight(found: dict[str, Any]) -> No
         ("dropout", "operator_without_entry", "operator attention_dropout"),
         ("kv_dtype", "unsupported_kv_cache_dtype", "got 'int8_per_token_head'; CPU_ATTN on this platform takes auto"),
         ("too_long", "unsupported_sequence_length", "sequence 1: 257 tokens, at most 256"),
+        ("tensor_parallel", "operator_without_entry", "operator all_reduce"),
+        (
+            "quantised",
+            "operator_without_entry",
+            "operator linear: the table has no entry for the fp8 quantised product",
+        ),
+        ("token_outside", "request_refused", "sequence 1: has token 1024; allowed are ids 0 to 1023"),
+        ("no_token", "request_refused", "sequence 1: has no token"),
+        ("nothing_to_score", "request_refused", "step pre: no sequence is to be scored"),
+        ("generate", "unsupported_step", "step gen: vllm_kernels has no generate; it runs prefill and train_forward"),
         ("unknown_option", "unsupported_option", "did you mean max_model_len?"),
         ("bad_flag", "unsupported_option", "option recompute: got 'yes'; allowed are true and false"),
         ("bad_master", "unsupported_option", "option master_dtype: got 'int8'"),
@@ -146,6 +156,10 @@ def test_a_new_operator_is_one_row(found: dict[str, Any]) -> None:
 
 def test_the_kernels_bits_pass_through_where_the_sum_form_changes_them(found: dict[str, Any]) -> None:
     assert found["bit_patterns"] == {"visible_keeps_bits": True, "sum_keeps_bits": False, "gradient": True}
+
+
+def test_an_edit_anywhere_changes_the_fingerprint(found: dict[str, Any]) -> None:
+    assert found["fingerprints"] == {"single_words": True, "moved_words": True, "layout_is_not_content": True}
 
 
 def test_advantages_that_are_all_zero_are_refused(found: dict[str, Any]) -> None:

@@ -93,6 +93,10 @@ class VllmKernels:
 
     def _score(self, step: Step, sequences: Sequences, train: bool) -> tuple[dict[str, Tensor], int]:
         packing, kept = step.get("packing", "engine"), set(wanted(step))
+        if not kept:
+            raise EngineError(
+                "request_refused", f"step {step['name']}: no sequence is to be scored; name one in groups"
+            )
         batches = [
             b for group in step["groups"] for b in ([[i] for i in group] if packing == "single" else [group]) if b
         ]
@@ -107,7 +111,7 @@ class VllmKernels:
     def _forward(
         self, batch: Sequence[int], sequences: Sequences, pad: bool, train: bool
     ) -> dict[int, dict[str, Tensor]]:
-        tokens = [torch.tensor(sequences.whole(index)) for index in batch]
+        tokens = [self._tokens(index, sequences) for index in batch]
         with torch.set_grad_enabled(train):
             scored = score(self._model, tokens, padded=pad)
             rows = {i: _rows(i, t, s, sequences, len(batch)) for i, t, s in zip(batch, tokens, scored, strict=True)}
@@ -115,6 +119,14 @@ class VllmKernels:
                 # The policy-gradient loss with advantage 1: every response token's logprob is in the graph.
                 (-torch.cat([row["logprob"] for row in rows.values()]).sum()).backward()
         return rows
+
+    def _tokens(self, index: int, sequences: Sequences) -> Tensor:
+        tokens = torch.tensor(sequences.whole(index), dtype=torch.int64)
+        size = self._operators.stack.model_config.vocab_size
+        if len(tokens) == 0 or int(tokens.max()) >= size:
+            found = f"token {int(tokens.max())}" if len(tokens) else "no token"
+            raise EngineError("request_refused", f"sequence {index}: has {found}; allowed are ids 0 to {size - 1}")
+        return tokens
 
     def _gradients(self) -> dict[str, Any]:
         grads = {name: p.grad for name, p in self._model.named_masters() if p.requires_grad}

@@ -6,8 +6,6 @@ weights that way. So the bytes are compared.
 
 from __future__ import annotations
 
-import ctypes
-import zlib
 from collections.abc import Iterable, Sequence
 
 import torch
@@ -17,24 +15,31 @@ from .errors import WeightsChanged
 
 Fingerprint = tuple[int, ...]
 
-# Odd multipliers make the second sum depend on the position of each word.
-_STRIDE = 2654435761
+_BLOCK = 1024
 
 
 def fingerprint(tensor: Tensor) -> Fingerprint:
-    """A checksum of the tensor's bytes. A change confined to one element is always seen (CRC-32, burst of 32 bits)."""
-    flat = tensor.detach().reshape(-1)
-    if flat.device.type == "cpu":
-        return (flat.numel(), zlib.crc32(_memory(flat)))
-    words = flat.view(torch.uint8).to(torch.int64)
-    order = torch.arange(1, words.numel() + 1, device=words.device, dtype=torch.int64) * _STRIDE | 1
-    return (flat.numel(), int(words.sum()), int((words * order).sum()))
+    """A checksum of the tensor's bytes, where they are.
+
+    Their 64-bit words in rows of 1024: the sums of rows and of columns, each weighted by odd numbers, modulo 2^64. A
+    change in one word always shows, and so does moving words to another place. Several times faster than a CRC.
+    """
+    words, tail = _words(tensor.detach().reshape(-1).view(torch.uint8))
+    whole = words[: words.numel() // _BLOCK * _BLOCK].view(-1, _BLOCK)
+    rest = torch.cat([words[whole.numel() :], tail.to(torch.int64)])
+    return (tensor.numel(), *(_weighted(part) for part in (whole.sum(1), whole.sum(0), rest)))
 
 
-def _memory(flat: Tensor) -> ctypes.Array[ctypes.c_char] | bytes:
-    """The bytes in place. Not through numpy: that makes the storage unresizable, and FSDP2 frees its by resizing."""
-    size = flat.numel() * flat.element_size()
-    return (ctypes.c_char * size).from_address(flat.data_ptr()) if size else b""
+def _words(flat: Tensor) -> tuple[Tensor, Tensor]:
+    if flat.data_ptr() % 8 or flat.storage_offset() % 8:
+        flat = flat.clone()
+    even = flat.numel() // 8 * 8
+    return flat[:even].view(torch.int64), flat[even:]
+
+
+def _weighted(sums: Tensor) -> int:
+    odd = 2 * torch.arange(sums.numel(), device=sums.device, dtype=torch.int64) + 1
+    return int((sums * odd).sum())
 
 
 class Watch:

@@ -310,6 +310,11 @@ def refusals(path: Path, folder: Path) -> dict[str, dict[str, str]]:
     def too_long() -> None:
         model_of(path)([torch.zeros(20, dtype=torch.int64), torch.zeros(257, dtype=torch.int64)])
 
+    def scored(*responses: list[int], groups: list[list[int]]) -> Callable[[], Any]:
+        given = ours("sequences").Sequences.of([([], response) for response in responses])
+        step = {"kind": "prefill", "name": "pre", "groups": groups}
+        return lambda: engine_module.ENGINE(str(path), OPTIONS).run(step, given)
+
     def missing_tensor() -> None:
         engine_module.ENGINE(str(variant(path, folder, "wider", intermediate_size=512)), OPTIONS)
 
@@ -326,6 +331,14 @@ def refusals(path: Path, folder: Path) -> dict[str, dict[str, str]]:
         "architecture": with_config("foreign", architectures=["Qwen2ForCausalLM"], model_type="qwen2"),
         "dropout": with_config("dropout", attention_dropout=0.1),
         "too_long": too_long,
+        "tensor_parallel": start(tensor_parallel_size=2),
+        "quantised": start(quantization="fp8"),
+        "token_outside": scored([5, 6], [5, 1024], groups=[[0, 1]]),
+        "no_token": scored([5, 6], [], groups=[[0], [1]]),
+        "nothing_to_score": scored([5, 6], groups=[[]]),
+        "generate": lambda: engine_module.ENGINE(str(path), OPTIONS).run(
+            {"kind": "generate", "name": "gen", "groups": [[0]]}, ours("sequences").Sequences.of([([3], [4])])
+        ),
         "missing_tensor": missing_tensor,
     }
     return {name: refusal(action) for name, action in actions.items()}
@@ -454,6 +467,24 @@ def bit_patterns() -> dict[str, bool]:
     }
 
 
+def fingerprints() -> dict[str, bool]:
+    seen, whole = True, torch.randn(3 * 8192 + 5, generator=GENERATOR).bfloat16()
+    before = guard.fingerprint(whole)
+    for index in (0, 1, 4095, 4096, 8191, 8192, len(whole) - 5, len(whole) - 1):
+        edited = whole.clone()
+        edited.view(torch.int16)[index] += 1
+        seen = seen and guard.fingerprint(edited) != before
+    moved = whole.clone()
+    moved[0], moved[8192] = whole[8192], whole[0]
+    square = torch.randn(64, 100, generator=GENERATOR)
+    return {
+        "single_words": seen,
+        "moved_words": guard.fingerprint(moved) != before,
+        "layout_is_not_content": guard.fingerprint(square.t()) == guard.fingerprint(square.t().contiguous())
+        and guard.fingerprint(whole[1:]) == guard.fingerprint(whole[1:].clone()),
+    }
+
+
 def stepped(path: Path, out: Path) -> dict[str, Any]:
     model, given = model_of(path), sequences()
     done = update.one_step(model, given, [10, 5, 8], [1.0, -0.5, 0.25], learning_rate=1e-2)
@@ -473,6 +504,7 @@ def main() -> None:
         "refusals": refusals(dense, folder),
         "dispatch": dispatch(dense),
         "bit_patterns": bit_patterns(),
+        "fingerprints": fingerprints(),
         "step": stepped(dense, folder / "stepped"),
         "zero_advantages": zero_advantages(dense),
         "threads": torch.get_num_threads(),
