@@ -1,0 +1,1 @@
+"""What runs in this process, as seen from inside it."""

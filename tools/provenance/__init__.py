@@ -1,0 +1,1 @@
+"""check_provenance: what really runs, against what was declared."""
