@@ -23,7 +23,9 @@ from bitgate.tools.slice_model import SliceRequest, plan
 
 
 def project_of(root: Path, model: Path, python: str | None = None) -> Project:
-    side = f'[side.rollout]\nengine = "vllm"\npython = "{python}"\n' if python else ""
+    side = (
+        f'[side.rollout]\nengine = "vllm"\npython = "{python}"\nenv = {{ OMP_NUM_THREADS = "1" }}\n' if python else ""
+    )
     text = f'[model.full]\npath = "{model}"\n[policy]\ndisk_reserve = 0\n{side}'
     (root / "bitgate.toml").write_text(text, encoding="utf-8")
     return Project.load(root)
