@@ -48,7 +48,7 @@ def unproven(view: View, executed: Executed) -> str | None:
         return f"{view.label}: nothing was captured"
     if view.proof is None:
         return None
-    seen = executed.info(view.step).get(view.proof.key)
+    seen = executed.info(view.proof.step or view.step).get(view.proof.key)
     if isinstance(seen, int | float) and seen >= view.proof.least:
         return None
     return f"{view.label}: {view.proof.otherwise} ({view.proof.key} = {seen})"

@@ -21,11 +21,15 @@ class StepRef:
 
 @dataclass(frozen=True)
 class Proof:
-    """What a step's info must show before its axis counts as exercised: `info[key] >= least`."""
+    """What a step's info must show before its axis counts as exercised: `info[key] >= least`.
+
+    The step is the view's own, or `step` where the reference is what exercises the axis.
+    """
 
     key: str
     least: int
     otherwise: str
+    step: StepRef | None = None
 
 
 @dataclass(frozen=True)

@@ -72,7 +72,7 @@ class VllmAdapter(Adapter):
         if eviction is not None:
             found["preemption"] = eviction
         if platform_of(side.python) != "cpu":
-            found["graphs"] = {"enforce_eager": False}
+            found["graphs"] = {"enforce_eager": True}
         return found
 
     def long_lengths(self, side: Side, model: Model, max_tokens: int) -> tuple[int, ...]:

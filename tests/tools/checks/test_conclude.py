@@ -60,6 +60,17 @@ def test_an_eager_pass_does_not_certify_graphs() -> None:
     assert set(report.coverage.missing) == {"graphs"}
 
 
+def test_graphs_count_only_when_the_deployed_decode_replayed_some() -> None:
+    proof = Proof("graph_replays", 1, "the deployed decode replayed no graph", StepRef("deployed", "decode"))
+    view = View("eager", StepRef("deployed", "decode"), StepRef("graphs", "decode"), ("graphs",), proof)
+    graphs = CheckPlan((), (PlannedJob("deployed", ()),), (view,), ("graphs",))
+    eager = result({"decode": {"graph_replays": 0}})
+    for replays, expected in ((0, ["axis_not_exercised"]), (12, [])):
+        deployed = result({"decode": {"graph_replays": replays}})
+        report = axis_report(graphs, Executed({"deployed": deployed, "graphs": eager}))
+        assert codes(report.reasons) == expected
+
+
 def test_an_axis_that_does_not_exist_here_is_not_applicable_and_limits_nothing() -> None:
     report = axis_report(plan("graphs", not_applicable={"graphs": "no graphs on a CPU"}), Executed())
     assert report.reasons == ()

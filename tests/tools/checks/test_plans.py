@@ -10,7 +10,7 @@ from bitgate.tools.checks.batch import SWITCH_POINTS, crowd, plan_batch
 from bitgate.tools.checks.company import company, forced, long_prompts
 from bitgate.tools.checks.layout import plan_layout
 from bitgate.tools.checks.phase import DEPLOYED, plan_phase
-from bitgate.tools.checks.plan import CheckPlan
+from bitgate.tools.checks.plan import CheckPlan, StepRef
 from bitgate.tools.checks.repeat import plan_repeat
 from bitgate.tools.config.workloads import TokenSequence
 from bitgate.tools.engines.jobs import Decode, Generate, Prefill, Sampling
@@ -79,6 +79,15 @@ def test_phase_says_which_axes_it_cannot_reach_and_which_do_not_exist() -> None:
     assert plan.axes == ("decode", "preemption", "graphs")
     assert set(plan.unreachable) == {"preemption"}
     assert plan.not_applicable == {"graphs": "the CPU engine has no graphs"}
+
+
+def test_phase_compares_a_deployment_with_graphs_with_the_eager_engine() -> None:
+    plan = plan_phase(
+        PROMPTS, 8, Sampling(), axes=("graphs",), variants={"graphs": {"enforce_eager": True}}, not_applicable={}
+    )
+    assert {job.name: dict(job.options) for job in plan.jobs} == {DEPLOYED: {}, "graphs": {"enforce_eager": True}}
+    view = next(view for view in plan.views if "graphs" in view.axes)
+    assert view.proof is not None and view.proof.step == view.reference == StepRef(DEPLOYED, "decode")
 
 
 def test_phase_reads_the_cache_only_after_filling_it() -> None:
