@@ -78,6 +78,7 @@ def proving_side(project: Project, request: SliceRequest) -> Side | None:
 
 
 async def _census_only(context: RunContext, request: SliceRequest, subject: Subject) -> Finding:
+    _check_layers(request, subject.model)
     planned = await run_sync(_try_plan, subject, request)
     record = await run_sync(_source_record, subject)
     return census_finding(context, subject, planned, record)
