@@ -61,7 +61,8 @@ def propose(
 ) -> Proposed:
     """Proposes today's baseline side as the next version.
 
-    `tuning`: ids of the A/B evidence between candidates; the manifest picks up provenance, noise floor and breakdown itself.
+    `tuning`: ids of the A/B evidence between candidates; the manifest picks up provenance, noise floor and breakdown
+    itself.
 
     Raises:
         RoleRefused: only role baseline proposes.

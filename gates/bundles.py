@@ -1,7 +1,7 @@
 """Evidence bundles: what one ledger hands to another, attributed and graded, never merged into the chain's past.
 
-A bundle is a zip of `bundle.json` (rows as the other chain holds them), `statement.json` (what is vouched for: the digest of
-bundle.json and the chain's head), `statement.json.sig` when somebody vouched, and `artifacts/DIGEST`.
+A bundle is a zip of `bundle.json` (rows as the other chain holds them), `statement.json` (what is vouched for: the
+digest of bundle.json and the chain's head), `statement.json.sig` when somebody vouched, and `artifacts/DIGEST`.
 """
 
 from __future__ import annotations

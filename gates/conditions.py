@@ -45,7 +45,7 @@ class Facts:
     """Ids of failed comparisons for which no bisect_layer evidence holds a repro."""
 
     def manifest(self, gate: str, today: Today) -> Manifest | None:
-        """What a gate means by the baseline: the frozen one; for C1 also a proposal that the configuration has moved on to."""
+        """The frozen baseline; for C1 also a proposal that the configuration has moved on to."""
         if gate != "C1" or (self.frozen is not None and not drift(self.frozen, today)):
             return self.frozen
         return self.proposal or self.frozen
@@ -55,7 +55,7 @@ class Facts:
         return f"version {known}" if known else (digest or "none")[:12]
 
 
-# --- one piece of evidence -------------------------------------------------------------------------------------------------
+# --- one piece of evidence --------------------------------------------------------------------------------------------
 
 
 def three_legs(evidence: Evidence, today: Today) -> str:
@@ -89,7 +89,7 @@ EVIDENCE_CONDITIONS: Final[dict[str, Callable[[Evidence, Today], str]]] = {"thre
 """Name -> function that returns why the evidence does not meet it, or an empty string."""
 
 
-# --- the gate as a whole ---------------------------------------------------------------------------------------------------
+# --- the gate as a whole ----------------------------------------------------------------------------------------------
 
 
 def policy_declared(today: Today, facts: Facts) -> list[Unmet]:

@@ -30,7 +30,7 @@ class Signature:
 def decision_for(
     store: Store, gate_id: str, today: Today, choice: Choice, reason: str = "", needs: tuple[str, ...] = ()
 ) -> Decision:
-    """What a reviewer would sign now: exactly what the board shows. `needs`: what a waiver waives (default: all missing).
+    """What a reviewer would sign now: exactly what the board shows. `needs`: what a waiver waives (all missing).
 
     Raises:
         SignatureRefused: nobody may sign in this ledger, a waiver or rejection without a reason, nothing to decide.
@@ -69,13 +69,14 @@ def _subject(status: GateStatus, choice: Choice, needs: tuple[str, ...]) -> Subj
     unknown = sorted(set(needs) - set(lacking))
     if unknown or not lacking:
         raise SignatureRefused(
-            f"needs: got {', '.join(unknown) or 'none'}; {status.gate.id} lacks {', '.join(lacking) or 'nothing, so nothing can be waived'}."
+            f"needs: got {', '.join(unknown) or 'none'}; {status.gate.id} lacks "
+            f"{', '.join(lacking) or 'nothing, so nothing can be waived'}."
         )
     return status.subject.model_copy(update={"missing": tuple(sorted(needs) or lacking)})
 
 
 def _approvable(status: GateStatus, lacking: list[str]) -> Subject:
-    """Approval of what is there. Missing evidence is not approved away: that is what a waiver, with its reason, is for."""
+    """Approval of what is there. Missing evidence is not approved away: a waiver, with its reason, is for that."""
     gate = status.gate
     if gate.signature == "opens":
         if status.blocked_by:

@@ -62,7 +62,7 @@ def _relied_on(history: History) -> list[str]:
     return list(dict.fromkeys(ref.id for _, subject in ordered for ref in subject.evidence))
 
 
-# --- what it is about --------------------------------------------------------------------------------------------------------
+# --- what it is about -------------------------------------------------------------------------------------------------
 
 
 def _binding(gate: Gate, today: Today, facts: Facts) -> Binding:
@@ -106,7 +106,7 @@ def binding_digest(subject: Subject) -> str:
     return subject.model_copy(update={"evidence": (), "missing": (), "waived": (), "prerequisites": {}}).digest
 
 
-# --- what is missing ---------------------------------------------------------------------------------------------------------
+# --- what is missing --------------------------------------------------------------------------------------------------
 
 
 def _lacking(found: Match, today: Today) -> Missing:
@@ -139,7 +139,7 @@ def _same_counter(item: Missing, then: Subject, now: Subject) -> bool:
     return ids[0] == ids[1] or not ids[1]
 
 
-# --- state -------------------------------------------------------------------------------------------------------------------
+# --- state ------------------------------------------------------------------------------------------------------------
 
 
 def _decide(status: GateStatus, changes: tuple[str, ...]) -> GateStatus:

@@ -43,7 +43,7 @@ class _Read:
 
 
 def take_in(store: Store, path: Path, by: str) -> Import:
-    """Appends a bundle's evidence as new rows: observed where a reviewer or runner of this ledger vouched, else attested.
+    """Appends a bundle's evidence as new rows: observed where a reviewer or runner of this ledger vouched.
 
     Raises:
         BundleRefused: it does not hold together, was taken in before, or is vouched for by somebody unknown here.

@@ -101,7 +101,7 @@ def _candidates(need: Need, today: Today, source: EvidenceSource, verdicts: Sequ
 
 
 def _counterexample(need: Need, today: Today, source: EvidenceSource) -> Seen | None:
-    """The newest result about today's identities that says no, grade and coverage aside: a failure needs no credentials."""
+    """The newest result about today's identities that says no, grade and coverage aside: a failure needs none."""
     digests = {side.name: side.record.digest for role in need.sides if (side := today.sides[role]).record}
     verdicts = [v for v in NEGATIVE if v not in need.accepts and (v == "fail" or need.on_fail == "newest")]
     found = [

@@ -1,4 +1,4 @@
-"""Replays a ledger as a stranger would: every reviewer set, signature, submission and proposal, and names each row that lies.
+"""Replays a ledger as a stranger would: reviewer sets, signatures, submissions, proposals; names each row that lies.
 
 `store.verify_ledger` says whether rows are what was written; this says whether what was written may be believed.
 """
@@ -27,7 +27,7 @@ from bitgate.store.chain import Entry
 from bitgate.store.schema import field as body_field
 
 CLOCK_STEP: Final = timedelta(seconds=60)
-"""How far a row may be dated before its predecessor: a clock that was set right, not a history that was written later."""
+"""How far a row may be dated before its predecessor: a clock that was set right, not a history written later."""
 
 
 @dataclass(frozen=True)
@@ -60,8 +60,9 @@ class Replay:
 def replay(path: Path, *, reviewers: str | None = None, head: str | None = None) -> Replay:
     """Everything that can be held against the ledger at `path`.
 
-    `reviewers`: an allowed_signers text pinned outside (git, CI). `head`: a row's hash pinned outside; the history before it
-    is what it was then, so that a reviewer set older than the pinned one is believed only if the pinned head covers it.
+    `reviewers`: an allowed_signers text pinned outside (git, CI). `head`: a row's hash pinned outside; the history
+    before it is what it was then, so that a reviewer set older than the pinned one is believed only if the pinned head
+    covers it.
     """
     with _reading(path) as connection:
         index = Index(connection)
@@ -85,7 +86,7 @@ def _reading(path: Path) -> Iterator[sqlite3.Connection]:
         yield connection
 
 
-# --- people ------------------------------------------------------------------------------------------------------------------
+# --- people -----------------------------------------------------------------------------------------------------------
 
 
 def _reviewers(index: Index, found: Replay, pinned: str | None, head: str | None) -> None:
@@ -184,7 +185,7 @@ def _vote_history(index: Index, seq: int, digest: str) -> str:
     return "" if index.hash_at(seq) == digest else "its signature covers a history that is not in this ledger"
 
 
-# --- what agents wrote -------------------------------------------------------------------------------------------------------
+# --- what agents wrote ------------------------------------------------------------------------------------------------
 
 
 def _proposals(index: Index, found: Replay) -> None:
@@ -265,8 +266,9 @@ def _imports(index: Index, found: Replay) -> None:
 def _evidence(index: Index, found: Replay) -> None:
     """Who recorded it, when it says it ran, and whether it is another row's content again."""
     found.lies += [Lie(seq, "role_refused", f"row {seq}: {why}") for seq, why in _roles(index)]
-    sql = f"""SELECT e.seq, s.at, {body_field("started_at", "e")}, {body_field("finished_at", "e")}, e.at FROM entries AS e
-      JOIN entries AS s ON s.subject = {body_field("run_id", "e")} AND s.kind = 'run_started' WHERE e.kind = 'evidence'
+    sql = f"""SELECT e.seq, s.at, {body_field("started_at", "e")}, {body_field("finished_at", "e")}, e.at
+      FROM entries AS e JOIN entries AS s
+      ON s.subject = {body_field("run_id", "e")} AND s.kind = 'run_started' WHERE e.kind = 'evidence'
       AND ({body_field("started_at", "e")} IS NOT s.at OR {body_field("finished_at", "e")} > e.at
       OR {body_field("finished_at", "e")} < s.at)"""
     for seq, began, claims, ended, at in index.connection.execute(sql):
@@ -292,7 +294,8 @@ def _roles(index: Index) -> Iterator[tuple[int, str]]:
     ):
         yield seq, "evidence recorded by an observer, who may not run tools"
     for side in ("rollout", "trainer"):
-        sql = f"SELECT seq FROM entries WHERE kind = 'evidence' AND {body_field(f'sides.{side}.digest')} IS NOT NULL AND actor LIKE 'baseline:%'"
+        sql = f"""SELECT seq FROM entries WHERE kind = 'evidence' AND actor LIKE 'baseline:%'
+          AND {body_field(f"sides.{side}.digest")} IS NOT NULL"""
         for (seq,) in index.connection.execute(sql):
             yield seq, f"role baseline ran side {side}, which it does not own"
     yield from _baseline_runs(index)
@@ -312,7 +315,8 @@ def _baseline_runs(index: Index) -> Iterator[tuple[int, str]]:
 
 
 def _times(connection: sqlite3.Connection, found: Replay) -> None:
-    sql = "SELECT seq, at, earlier FROM (SELECT seq, at, LAG(at) OVER (ORDER BY seq) AS earlier FROM entries) WHERE at < earlier"
+    sql = """SELECT seq, at, earlier
+      FROM (SELECT seq, at, LAG(at) OVER (ORDER BY seq) AS earlier FROM entries) WHERE at < earlier"""
     for seq, at, earlier in connection.execute(sql):
         if _moment(earlier) - _moment(at) > CLOCK_STEP:
             found.lies.append(Lie(seq, "backdated", f"row {seq}: dated {at}, after a row dated {earlier}"))

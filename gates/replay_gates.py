@@ -76,10 +76,13 @@ def _waiver_lies(index: Index, recorded: Recorded) -> Iterator[str]:
     granted = {
         key
         for vote in index.votes
-        if vote.choice == "waive" and not vote.problem and vote.seq < recorded.seq and vote.decision.gate == subject.gate
+        if vote.choice == "waive"
+        and not vote.problem
+        and vote.seq < recorded.seq
+        and vote.decision.gate == subject.gate
         and binding_digest(vote.subject) == binding_digest(subject)
         for key in vote.subject.missing
-    }  # fmt: skip
+    }
     if lacking := sorted(set(subject.waived) - granted):
         yield f"nobody waived {', '.join(lacking)}"
 

@@ -60,5 +60,6 @@ class Index:
             if found[1] != ref.row:
                 return f"evidence {ref.id} is not the row it was about"
             if (found[3].verdict, found[3].grade) != (ref.verdict, ref.grade):
-                return f"evidence {ref.id} is {found[3].verdict} and {found[3].grade}; it says {ref.verdict} and {ref.grade}"
+                really = f"{found[3].verdict} and {found[3].grade}"
+                return f"evidence {ref.id} is {really}; it says {ref.verdict} and {ref.grade}"
         return ""

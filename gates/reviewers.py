@@ -1,4 +1,4 @@
-"""The people who may sign: an `allowed_signers` text, first row of the chain, changed only by a reviewer's signature."""
+"""The people who may sign: an `allowed_signers` text, the chain's first row, changed only by a reviewer's signature."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ SUBJECT: Final = "reviewers"
 RUNNER: Final = "runner:"
 """Principals that begin so are machines: they vouch for evidence bundles and can never vote."""
 
-_KEY_TYPES: Final = r"(?:ssh-(?:ed25519|rsa)|ecdsa-sha2-nistp(?:256|384|521)|sk-ssh-ed25519@openssh\.com|sk-ecdsa-sha2-nistp256@openssh\.com)"
+_KEY_TYPES: Final = (
+    r"(?:ssh-(?:ed25519|rsa)|ecdsa-sha2-nistp(?:256|384|521)"
+    r"|sk-ssh-ed25519@openssh\.com|sk-ecdsa-sha2-nistp256@openssh\.com)"
+)
 _LINE: Final = re.compile(
     rf'^(?P<who>[^\s,*?!"]{{1,100}})\s+(?:namespaces="bitgate"\s+)?(?P<key>{_KEY_TYPES}\s+[A-Za-z0-9+/=]{{16,}})(?:\s+.{{0,200}})?$'
 )
@@ -39,7 +42,7 @@ def checked(allowed_signers: str) -> str:
     wrong = next((line for line, match in found if match is None), None)
     if wrong is not None:
         raise ReviewersRefused(
-            f"reviewers: got {wrong[:80]!r}; allowed: `NAME ssh-ed25519 AAAA…`, one name and one key a line, no pattern."
+            f"reviewers: got {wrong[:80]!r}; allowed: `NAME ssh-ed25519 AAAA…`, a name and a key a line, no pattern."
         )
     entries = [(match["who"], " ".join(match["key"].split())) for _, match in found if match]
     if not any(not who.startswith(RUNNER) for who, _ in entries):
@@ -97,7 +100,7 @@ def _judged(entry: Entry, in_force: str) -> tuple[str, str]:
 
 
 def current(store: Store) -> str:
-    """The reviewer set in force: the last row whose signature holds, starting at the chain's first row. Empty: nobody."""
+    """The reviewer set in force: the last row whose signature holds, from the chain's first row on. Empty: nobody."""
     return timeline(store.entries(kind="reviewers")).current
 
 

@@ -65,7 +65,7 @@ def role_of(actor: str) -> str:
 
 
 def owner_of(side: SideInCall) -> str:
-    """A side's owner. Left out, the side named `baseline` is the baseline agent's and every other the consistency agent's."""
+    """A side's owner. Left out, side `baseline` is the baseline agent's and every other the consistency agent's."""
     return side.owner or ("baseline" if side.name == "baseline" else "consistency")
 
 
@@ -123,14 +123,16 @@ def _side_refusal(actor: Actor, call: Call, side: SideInCall) -> str:
 
 
 def _frozen_refusal(actor: Actor, call: Call, side: SideInCall) -> str:
-    """The frozen digest may be run by both roles, for speed and provenance; nothing else of it may be run by anybody."""
+    """Both roles may run the frozen digest, for speed and provenance; nobody may run anything else of it."""
     wanted = call.frozen.get(side.name, side.digest)
     if not side.configured:
         return f"side {side.name} is frozen; a call may not try other options on it."
     if call.tool not in OF_FROZEN:
-        return f"side {side.name} is the frozen baseline; only {' and '.join(sorted(OF_FROZEN))} may run it, not {call.tool}."
+        allowed = " and ".join(sorted(OF_FROZEN))
+        return f"side {side.name} is the frozen baseline; only {allowed} may run it, not {call.tool}."
     if side.digest is not None and side.digest != wanted and not _may_look_at_drift(actor, call):
-        return f"invalid: baseline_drift: side {side.name} is {side.digest[:12]}, frozen is {wanted and wanted[:12]}. Put its configuration back."
+        drift = f"side {side.name} is {side.digest[:12]}, frozen is {wanted and wanted[:12]}"
+        return f"invalid: baseline_drift: {drift}. Put its configuration back."
     return ""
 
 

@@ -48,7 +48,7 @@ def sign(message: str, key: Path) -> str:
 
 
 def verify(message: str, signature: str, signer: str, allowed_signers: str) -> str:
-    """Why the signature does not hold; an empty string when it does. Results are remembered: a signature never changes."""
+    """Why the signature does not hold; empty when it does. Results are remembered: a signature never changes."""
     if len(signature) > MAX_SIGNATURE or not signature.startswith(BEGIN):
         return "it is not an SSH signature (ssh-keygen -Y sign)"
     return _verify(message, signature, signer, allowed_signers)

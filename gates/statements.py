@@ -1,4 +1,4 @@
-"""A gate's pass as an in-toto Statement v1 with an SLSA verification summary, for supply-chain tools that know nothing of us."""
+"""A gate's pass as an in-toto Statement v1 with an SLSA verification summary, for supply-chain tools of others."""
 
 from __future__ import annotations
 

@@ -62,7 +62,8 @@ THREE_LEGS: Final = Need(
 )
 UPDATES: Final = Need(
     key="two_updates",
-    what="two consecutive updates in the real trainer: equal before and after each, the weight chain whole, digests really changed",
+    what="two consecutive updates in the real trainer: equal before and after each, the weight chain whole, digests "
+    "really changed",
     tool="check_updates",
     call='check_updates(rollout="{rollout}", trainer="{trainer}", model="{slice}")',
     sides=("rollout", "trainer"),
@@ -82,9 +83,9 @@ GATES: Final[tuple[Gate, ...]] = (
     Gate(
         id="C0",
         title="Scope",
-        criterion="Every module of the model has an operator class, a precision, a parallel role and a route on both sides. The policy "
-        "is declared: one update a step (or a waiver), the importance-sampling corrections in use, and no reduction across ranks on the "
-        "compared path, or a fixed one.",
+        criterion="Every module of the model has an operator class, a precision, a parallel role and a route on both "
+        "sides. The policy is declared: one update a step (or a waiver), the importance-sampling corrections in use, "
+        "and no reduction across ranks on the compared path, or a fixed one.",
         needs=(
             Need(
                 key="census",
@@ -101,8 +102,9 @@ GATES: Final[tuple[Gate, ...]] = (
     Gate(
         id="C1",
         title="Baseline",
-        criterion="The baseline is tuned: the knobs tried are on record with their A/B results, and the winner has a time breakdown. Its "
-        "provenance passes, nothing batch-invariant is active in it, an A/A run gives its noise floor, and a person froze it.",
+        criterion="The baseline is tuned: the knobs tried are on record with their A/B results, and the winner has a "
+        "time breakdown. Its provenance passes, nothing batch-invariant is active in it, an A/A run gives its noise "
+        "floor, and a person froze it.",
         needs=(
             _provenance("baseline"),
             Need(
@@ -136,11 +138,13 @@ GATES: Final[tuple[Gate, ...]] = (
     Gate(
         id="C2",
         title="Small model",
-        criterion="A slice of the model holds every operator class and every adjacent pair of classes, and is proved equal to its source.",
+        criterion="A slice of the model holds every operator class and every adjacent pair of classes, and is proved "
+        "equal to its source.",
         needs=(
             Need(
                 key="slice",
-                what="the slice is cut, its tensors are the source's bytes, and it loads with no missing or unexpected key",
+                what="the slice is cut, its tensors are the source's bytes, and it loads with no missing or "
+                "unexpected key",
                 tool="slice_model",
                 check="cut",
                 call='slice_model(model="{full}")',
@@ -153,15 +157,16 @@ GATES: Final[tuple[Gate, ...]] = (
     Gate(
         id="C3",
         title="Batch",
-        criterion="On the slice, the rollout side gives the same bits when a request is repeated, and alone as in any batch.",
+        criterion="On the slice, the rollout side gives the same bits when a request is repeated, and alone as in "
+        "any batch.",
         needs=(_provenance("rollout"), REPEAT, BATCH),
         prerequisites=("C2",),
     ),
     Gate(
         id="C4",
         title="Phase",
-        criterion="Decode, chunked prefill, prefix cache and every other axis the rollout side declares give the bits of one whole prefill. "
-        "What being consistent costs per operator is on record.",
+        criterion="Decode, chunked prefill, prefix cache and every other axis the rollout side declares give the bits "
+        "of one whole prefill. What being consistent costs per operator is on record.",
         needs=(
             _provenance("rollout"),
             PHASE,
@@ -181,16 +186,16 @@ GATES: Final[tuple[Gate, ...]] = (
     Gate(
         id="C5",
         title="Trainer",
-        criterion="For every token under the response mask, the rollout's logprob, the trainer's recompute and the first train forward are "
-        "the same fp32 bits, with bitgate running both engines.",
+        criterion="For every token under the response mask, the rollout's logprob, the trainer's recompute and the "
+        "first train forward are the same fp32 bits, with bitgate running both engines.",
         needs=(_provenance("rollout"), _provenance("trainer"), THREE_LEGS),
         prerequisites=("C4",),
     ),
     Gate(
         id="C6",
         title="Layers",
-        criterion="Every mandatory point of every layer was observed and is equal, the trainer does not depend on packing, micro-batch or "
-        "order, and every earlier divergence has a repro on record.",
+        criterion="Every mandatory point of every layer was observed and is equal, the trainer does not depend on "
+        "packing, micro-batch or order, and every earlier divergence has a repro on record.",
         needs=(
             _provenance("rollout"),
             _provenance("trainer"),
@@ -220,8 +225,8 @@ GATES: Final[tuple[Gate, ...]] = (
     Gate(
         id="C7",
         title="Backward",
-        criterion="Module VJPs and a short training run agree with an independently written reference; gradients are finite and non-zero; "
-        "the weights do not change between forward and backward.",
+        criterion="Module VJPs and a short training run agree with an independently written reference; gradients are "
+        "finite and non-zero; the weights do not change between forward and backward.",
         needs=(
             _provenance("trainer"),
             Need(
@@ -239,15 +244,17 @@ GATES: Final[tuple[Gate, ...]] = (
     Gate(
         id="C8",
         title="Two updates",
-        criterion="Two consecutive updates in the real trainer: comparison passes before and after each, master, train-forward, exported and "
-        "engine-resident weights are one chain, digests really changed, and groups are diverse.",
+        criterion="Two consecutive updates in the real trainer: comparison passes before and after each, master, "
+        "train-forward, exported and engine-resident weights are one chain, digests really changed, and groups are "
+        "diverse.",
         needs=(_provenance("rollout"), _provenance("trainer"), UPDATES),
         prerequisites=("C7",),
     ),
     Gate(
         id="C9",
         title="Full model",
-        criterion="A person opened it. C3, C4, C5 and C8 hold on the full model, and so does the first step after a checkpoint is resumed.",
+        criterion="A person opened it. C3, C4, C5 and C8 hold on the full model, and so does the first step after a "
+        "checkpoint is resumed.",
         needs=(
             _provenance("rollout"),
             _provenance("trainer"),
@@ -269,8 +276,9 @@ GATES: Final[tuple[Gate, ...]] = (
     Gate(
         id="C10",
         title="Speed",
-        criterion="The lower end of the interval is at least the policy's floor of the frozen baseline, in the delivery image, with equal "
-        "transport and workload and a bit-pass under the same rollout side and model, and a person signed it.",
+        criterion="The lower end of the interval is at least the policy's floor of the frozen baseline, in the "
+        "delivery image, with equal transport and workload and a bit-pass under the same rollout side and model, and "
+        "a person signed it.",
         needs=(
             _provenance("rollout"),
             _provenance("trainer"),

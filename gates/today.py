@@ -1,4 +1,4 @@
-"""Today: the project as configuration and files show it now. Whoever calls the gates builds one and passes it as a value."""
+"""Today: the project as configuration and files show it now. Whoever calls the gates passes one as a value."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bitgate.store.records import ModelRecord, SideRecord
 
 @dataclass(frozen=True)
 class SideToday:
-    """A configured side. `record` is what it is today: its configuration and the stable facts of its last provenance."""
+    """A configured side. `record` is its configuration today and the stable facts of its last provenance."""
 
     name: str
     owner: str | None = None

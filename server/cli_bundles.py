@@ -100,7 +100,7 @@ def _bundle(
 @click.argument("bundle", type=click.Path(path_type=Path, exists=True, dir_okay=False))
 @click.pass_obj
 def import_(start: Path, bundle: Path) -> None:
-    """Take in another ledger's evidence: as new rows, attributed, and observed only where a known key vouched for it."""
+    """Take in another ledger's evidence: as new rows, attributed, observed only where a known key vouched for it."""
     from bitgate.gates import importing
 
     with refusals():

@@ -52,7 +52,7 @@ def board_of(session: Session) -> Mapping[str, GateStatus]:
     return LedgerView(session.store).board(today(session.project, session.store))
 
 
-# --- gates -------------------------------------------------------------------------------------------------------------
+# --- gates ------------------------------------------------------------------------------------------------------------
 
 
 @click.command()
@@ -149,7 +149,7 @@ def step_summary(board: Mapping[str, GateStatus]) -> None:
             file.write(f"### bitgate gates\n\n{summary_table(board)}\n")
 
 
-# --- decisions ---------------------------------------------------------------------------------------------------------
+# --- decisions --------------------------------------------------------------------------------------------------------
 
 
 @click.command()

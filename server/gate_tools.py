@@ -88,8 +88,8 @@ GATE_TOOLS: Final = (
     LedgerTool(
         "get_gates",
         "See the gates",
-        "The board of gates C0-C10: state of each, what blocks it, what changed since it passed, and the call that would "
-        "produce what is missing. gate=C5 shows one whole: criterion, evidence, votes.",
+        "The board of gates C0-C10: state of each, what blocks it, what changed since it passed, and the call that "
+        "would produce what is missing. gate=C5 shows one whole: criterion, evidence, votes.",
         GetGates,
         BoardAnswer,
         get_gates,
@@ -98,8 +98,8 @@ GATE_TOOLS: Final = (
         "submit_gate",
         "Submit a gate",
         "Evaluates a gate over the ledger's evidence and today's configuration, and records pass or fail with the "
-        "evidence used. When it does not pass, says exactly what is missing and which call would produce it. Gates C1, C9 "
-        "and C10 also need a person's signature, which no tool can give.",
+        "evidence used. When it does not pass, says exactly what is missing and which call would produce it. Gates C1, "
+        "C9 and C10 also need a person's signature, which no tool can give.",
         SubmitGate,
         BoardAnswer,
         submit_gate,
@@ -108,8 +108,8 @@ GATE_TOOLS: Final = (
     LedgerTool(
         "propose_baseline",
         "Propose the baseline",
-        "Proposes side baseline as it is configured now, with its provenance, tuning record and noise floor, as the next "
-        "version (role baseline). A person freezes it by signing C1; afterwards nobody changes it.",
+        "Proposes side baseline as it is configured now, with its provenance, tuning record and noise floor, as the "
+        "next version (role baseline). A person freezes it by signing C1; afterwards nobody changes it.",
         ProposeBaseline,
         BaselineAnswer,
         propose_baseline,

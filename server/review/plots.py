@@ -1,4 +1,4 @@
-"""Small figures drawn as SVG from what evidence says: an interval, and a value by step. Pure: numbers to coordinates."""
+"""Small SVG figures of what evidence says: an interval, and a value by step. Pure: numbers to coordinates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A project in miniature: sides, models, reviewers with real SSH keys, and a ledger that is filled through the store's own API."""
+"""A project in miniature: sides, models, reviewers with real SSH keys, a ledger filled through the store's own API."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ class World:
         sides = changes.pop("sides", {})
         models = changes.pop("models", {})
         body: dict[str, object] = {
-            "verdict": "pass", "summary": f"{tool} {check}", "next": "go on", "grade": "observed", "check": check,
+            "verdict": "pass", "summary": f"{tool}: {check or 'as declared'}", "next": "go on", "grade": "observed", "check": check,
             "sides": {record.name: record for record in sides}, "models": {record.name: record for record in models},
             "figures": {"comparisons": THREE_LEGS, "ratio_low": 0.9, "nonce": run.id},
             "coverage": Coverage(exercised=("decode",)),
@@ -263,7 +263,7 @@ class Forger:
         return [dict(zip(self.COLUMNS, row, strict=True)) for row in found]
 
     def rewrite(self, change: Callable[[list[dict[str, object]]], object], *, recompute: bool = True) -> None:
-        """Replaces every row by what `change` makes of them; with `recompute`, numbers and hashes are made right again."""
+        """Replaces every row by what `change` makes of it; with `recompute`, numbers and hashes are right again."""
         rows = self.rows()
         change(rows)
         if recompute:

@@ -218,7 +218,7 @@ def test_nobody_signs_in_a_ledger_without_reviewers(new_world, tmp_path):
         reviewers.found(bare.store, "eve ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIEuKm\n", "person:eve")
 
 
-# --- the reviewer set ---------------------------------------------------------------------------------------------------------
+# --- the reviewer set -------------------------------------------------------------------------------------------------
 
 
 def changed_set(signers, world):

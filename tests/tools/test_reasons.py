@@ -3,6 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from bitgate.tools.reasons import DETAIL_LIMIT, REASONS, TABLE, next_step, reason, render, verdict_of
 
 ROOT = Path(__file__).parents[2]

@@ -104,7 +104,8 @@ def sign_flip_interval(blocks: Floats, level: float = LEVEL) -> Interval:
     """All shifts that the exact sign-flip test of the mean does not reject.
 
     The means of the 2^n - 1 non-empty subsets cut the line into 2^n parts that hold the true centre equally often,
-    whatever the symmetric distribution (Hartigan 1969, JASA 64: typical values), so the interval is between two of them.
+    whatever the symmetric distribution (Hartigan 1969, JASA 64: typical values), so the interval is between two of
+    them.
     """
     ends, coverage = _ends(blocks[None, :], level)
     return Interval(
@@ -145,8 +146,8 @@ def _subsets(n: int, *, empty: bool = False) -> Floats:
 def detectable_in_sd(blocks: int, level: float = LEVEL, power: float = POWER) -> float:
     """The shift, in standard deviations of a block, whose interval excludes zero with this power.
 
-    Of the very interval that is used: the power at shift d is P(lower end of pure noise > -d), so d is a quantile of the
-    lower end. Simulated with normal noise, seeded.
+    Of the very interval that is used: the power at shift d is P(lower end of pure noise > -d), so d is a quantile of
+    the lower end. Simulated with normal noise, seeded.
     """
     if blocks < 2:
         return inf

@@ -6,6 +6,7 @@ from math import exp, inf, log
 
 import numpy as np
 import pytest
+
 from bitgate.tools.ab.statistics import (
     POWER,
     balanced,
@@ -47,7 +48,9 @@ def surroundings(kind: str, turns: int, rng: np.random.Generator) -> np.ndarray:
 def simulated(kind: str, blocks: int, ratio: float, seed: int) -> np.ndarray:
     rng = np.random.default_rng([seed, blocks])
     schedule = draw_schedule(blocks, seed)
-    rates = np.exp(surroundings(kind, 4 * blocks, rng) + np.array([log(ratio) if arm == "a" else 0 for arm in schedule]))
+    rates = np.exp(
+        surroundings(kind, 4 * blocks, rng) + np.array([log(ratio) if arm == "a" else 0 for arm in schedule])
+    )
     return block_log_ratios(pair_log_ratios(schedule, rates))
 
 

@@ -1,1 +1,1 @@
-"""Code that runs in the user's interpreter, next to torch and the engine. Imports nothing of bitgate outside this folder."""
+"""Runs in the user's interpreter, next to torch and the engine. Imports nothing of bitgate outside this folder."""
