@@ -24,6 +24,7 @@ class StoreSource:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._by_id: dict[str, Seen | None] = {}
+        self._asked: dict[tuple[tuple[tuple[str, str], ...], int], list[Seen]] = {}
 
     def bound(self, need: Need, digests: Mapping[str, str], verdict: Verdict) -> Sequence[Seen]:
         indexed = {name: digest for name, digest in digests.items() if name in GATE_SIDES}
@@ -44,9 +45,16 @@ class StoreSource:
         return self._by_id[evidence_id]
 
     def _query(self, keys: Mapping[str, str], limit: int) -> list[Seen]:
+        """Remembered: gates share needs, such as a side's provenance."""
+        question = (tuple(keys.items()), limit)
+        if question not in self._asked:
+            self._asked[question] = self._ask(keys, limit)
+        return self._asked[question]
+
+    def _ask(self, keys: Mapping[str, str], limit: int) -> list[Seen]:
         conditions = " AND ".join(f'k."{name}" = :{name}' for name in keys)
         columns = ", ".join(f"e.{name}" for name in _COLUMNS.split(", "))
-        sql = f"""SELECT {columns} FROM evidence_keys AS k JOIN entries AS e ON e.seq = k.seq
+        sql = f"""SELECT {columns} FROM evidence_keys AS k {_index(keys)} JOIN entries AS e ON e.seq = k.seq
           WHERE {conditions} ORDER BY k.seq DESC LIMIT :limit"""
         return [self._seen(row) for row in self._store.ledger.rows(sql, {**keys, "limit": limit})]
 
@@ -57,6 +65,12 @@ class StoreSource:
 
 def _keys(need: Need) -> dict[str, str]:
     return {"tool": need.tool} | ({"check": need.check} if need.check else {})
+
+
+def _index(keys: Mapping[str, str]) -> str:
+    """The index that finds a side's results at once: left alone, SQLite may walk every result of the tool instead."""
+    side = next((name for name in GATE_SIDES if name in keys), None)
+    return f"INDEXED BY evidence_of_{side}" if side else ""
 
 
 def _has(evidence: Evidence, digests: Mapping[str, str]) -> bool:

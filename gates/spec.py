@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Literal
 
 from bitgate.store.records import Grade, Verdict
@@ -65,7 +66,7 @@ class Gate:
     def models(self) -> tuple[ModelRole, ...]:
         return tuple(dict.fromkeys(need.model for need in self.needs if need.model))
 
-    @property
+    @cached_property
     def digest(self) -> str:
         """Digest of the criterion as data: a pass names the rules it was held to."""
         text = json.dumps(asdict(self), sort_keys=True, separators=(",", ":"), allow_nan=False)

@@ -8,6 +8,7 @@ import socket
 from collections.abc import Iterable
 from dataclasses import replace
 from datetime import datetime
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,7 +18,7 @@ from bitgate.gates.spec import ModelRole, SideRole
 from bitgate.gates.table import GATES
 from bitgate.gates.today import ModelToday, PolicyToday, SideToday, Today
 from bitgate.store.ids import now
-from bitgate.store.records import ArtifactRef, Evidence, ModelRecord, RegisteredModel, SideRecord
+from bitgate.store.records import Evidence, ModelRecord, RegisteredModel, SideRecord
 from bitgate.store.schema import GATE_SIDES
 from bitgate.store.store import Store
 from bitgate.tools.config.digests import digest_env
@@ -58,10 +59,11 @@ def _policy(project: Project) -> PolicyToday:
 
 def _sides(project: Project, store: Store) -> dict[SideRole, SideToday]:
     roles: tuple[SideRole, ...] = ("rollout", "trainer", "baseline")
-    return {role: side_today(project, store, role) for role in roles if role in project.config.side}
+    files = Files()
+    return {role: side_today(project, store, role, files) for role in roles if role in project.config.side}
 
 
-def side_today(project: Project, store: Store, name: str) -> SideToday:
+def side_today(project: Project, store: Store, name: str, files: Files | None = None) -> SideToday:
     """The side as configured, with the stable facts of its newest observation under that very configuration."""
     side = project.side(name)
     configured = configured_record(side)
@@ -71,7 +73,7 @@ def side_today(project: Project, store: Store, name: str) -> SideToday:
     observed = _observed(store, name, configured)
     if observed is None:
         return bare
-    changed = _changed_files(store, name, observed)
+    changed = _changed_files(store, name, files or Files())
     if changed:
         return replace(bare, unknown=f"side {name}: {changed} changed since its provenance; nothing is known of it now")
     stable = dict(observed.stable)
@@ -116,30 +118,50 @@ def _about(store: Store, name: str, tool: str | None = None) -> Iterable[Evidenc
     return (Evidence.model_validate_json(body) for (body,) in store.ledger.rows(sql, {"tool": tool} if tool else {}))
 
 
-def _changed_files(store: Store, name: str, observed: SideRecord) -> str:
+def _changed_files(store: Store, name: str, files: Files) -> str:
     """Files of the last provenance of this side that are not as they were; empty when all are, or it was another host."""
     newest = next(iter(_about(store, name, "check_provenance")), None)
     named = next((ref for ref in newest.artifacts if ref.name.endswith(FINGERPRINT)), None) if newest else None
-    changed = _differing(_fingerprint(store, named)) if named else []
+    changed = files.differing(store, named.digest) if named else []
     return f"{changed[0]} and {len(changed) - 1} more files" if len(changed) > 1 else "".join(changed)
 
 
-def _fingerprint(store: Store, ref: ArtifactRef) -> dict[str, Any]:
-    with store.artifacts.open(ref.digest) as file:
-        body = json.load(file)
-    return body if isinstance(body, dict) and body.get("host") == socket.gethostname() else {}
+class Files:
+    """One look at the files that provenances named. Sides that share an interpreter share most of them."""
+
+    def __init__(self) -> None:
+        self._stats: dict[str, tuple[int, int] | None] = {}
+
+    def differing(self, store: Store, digest: str) -> list[str]:
+        named = _fingerprint(store, digest)
+        return [path for path, size, mtime_ns in named if self._stat(path) != (size, mtime_ns)]
+
+    def _stat(self, path: str) -> tuple[int, int] | None:
+        if path not in self._stats:
+            self._stats[path] = _stat(path)
+        return self._stats[path]
 
 
-def _differing(fingerprint: dict[str, Any]) -> list[str]:
-    return [path for path, size, mtime in fingerprint.get("files", ()) if not _same(path, size, mtime)]
-
-
-def _same(path: str, size: int, mtime_ns: int) -> bool:
+def _stat(path: str) -> tuple[int, int] | None:
     try:
         found = os.stat(path)
     except OSError:
-        return False
-    return (found.st_size, found.st_mtime_ns) == (size, mtime_ns)
+        return None
+    return found.st_size, found.st_mtime_ns
+
+
+def _fingerprint(store: Store, digest: str) -> list[tuple[str, int, int]]:
+    """Path, size, mtime of each file; nothing when it was made on another host, whose files are not these."""
+    return _read_fingerprint(store.artifacts.path(digest))
+
+
+@lru_cache(maxsize=16)
+def _read_fingerprint(path: Path) -> list[tuple[str, int, int]]:
+    """An artifact's path holds its digest, so what was read once stays true."""
+    with path.open("rb") as file:
+        body: dict[str, Any] = json.load(file)
+    files = body.get("files", []) if body.get("host") == socket.gethostname() else []
+    return [(str(path), int(size), int(mtime_ns)) for path, size, mtime_ns in files]
 
 
 # --- models ------------------------------------------------------------------------------------------------------------
