@@ -20,8 +20,8 @@ from bitgate.tools.redaction import redact_env
 from bitgate.tools.runs.launchers import Start
 
 CORE: Final = (
-    *("mcp", "pydantic", "anyio", "click", "sqlite-utils"),
-    *("numpy", "safetensors", "blake3", "xxhash", "matplotlib"),
+    *("mcp", "pydantic", "anyio", "click", "jinja2", "starlette", "uvicorn", "sqlite-utils"),
+    *("numpy", "safetensors", "blake3", "matplotlib"),
 )
 OPTIONAL: Final = {"pyarrow": "workloads from parquet files", "datasette": "browsing the ledger"}
 
