@@ -36,6 +36,12 @@ TABLE: Final[Mapping[str, tuple[ReasonRow, ...]]] = MappingProxyType(
                 "Run bisect_layer on the first different row; from two files alone no cause can be named.",
             ),
             ReasonRow(
+                "dispatch_differs",
+                "fail",
+                "The two sides differ, and their engines dispatch some operators to different kernels.",
+                "Let both sides run the same kernels first: compare the options that choose them, then run again.",
+            ),
+            ReasonRow(
                 "logprobs_differ",
                 "fail",
                 "At least one token under the response mask has another fp32 bit pattern on the other side.",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import anyio.to_thread
@@ -21,6 +22,7 @@ from bitgate.tools.checks.conclude import (
     with_unreadable_weights,
 )
 from bitgate.tools.checks.execute import execute, is_unsupported, model_record, side_record, unreadable_weights
+from bitgate.tools.checks.kernels import different_kernels, kernel_reasons
 from bitgate.tools.checks.legs import run_legs
 from bitgate.tools.checks.select import axes_of, plan_check
 from bitgate.tools.checks.views import REFERENCE, compare_plan, uncovered
@@ -88,16 +90,21 @@ async def rollout_vs_trainer(context: RunContext, request: CompareRequest) -> Fi
         opened, reasons = open_captures(legs.captures)
         comparison = joined([compare_legs(opened)], [*legs.reasons, *reasons, *canary.reasons])
         comparison = with_unreadable_weights(comparison, unreadable_weights(results))
+        sides = {s.name: side_record(s, legs.axes[s.name], results[s.name]) for s in legs.sides if s.name in results}
+        kernels = different_kernels(*sides.values()) if len(sides) == 2 else {}
+        if comparison.verdict == "fail":
+            comparison = replace(comparison, reasons=comparison.reasons + kernel_reasons(kernels))
         grade: Grade = grade_of(results.values()) if len(results) == len(legs.sides) else "attested"
         return _finding(
             request,
             comparison,
             grade=grade,
-            sides={s.name: side_record(s, legs.axes[s.name], results[s.name]) for s in legs.sides if s.name in results},
+            sides=sides,
             models=_models({name: model_record(legs.model, job.ranks[0]) for name, job in results.items()}),
             coverage=Coverage(),
             canary=canary.record,
             artifacts=keep_artifacts(context, comparison),
+            more={"kernels_that_differ": kernels} if kernels else {},
         )
 
     await context.progress(2, 2, "comparing")
@@ -143,6 +150,7 @@ def _finding(
     coverage: Coverage,
     canary: dict[str, JsonValue],
     artifacts: tuple[ArtifactRef, ...],
+    more: Mapping[str, JsonValue] | None = None,
 ) -> Finding:
     tested = comparison.self_test.record() if comparison.self_test else {}
     return Finding(
@@ -150,7 +158,7 @@ def _finding(
         reasons=_few(comparison.reasons),
         summary=comparison.summary,
         next=next_of(comparison),
-        figures=figures_of(comparison),
+        figures={**figures_of(comparison), **(more or {})},
         grade=grade,
         check=request.check,
         sides=dict(sides),
