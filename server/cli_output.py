@@ -15,6 +15,8 @@ from bitgate.server.sanitise import Cleaner, clean_text, shorten
 
 COLOURS: Final = {"pass": "green", "fail": "red", "invalid": "yellow", "inconclusive": "yellow"}
 WIDTH: Final = 24
+LINE: Final = 200
+ROWS: Final = 16
 
 
 class Bar:
@@ -58,7 +60,8 @@ def show_answer(answer: RunAnswer) -> None:
     for reason in answer.reasons:
         click.echo(f"  {reason.code}: {clean_text(reason.detail)}")
     for name, value in answer.figures.items():
-        click.echo(f"  {clean_text(name)}: {_figure(value)}")
+        for line in figure_lines(clean_text(name), Cleaner().clean(value)):
+            click.echo(f"  {line}")
     for link in answer.artifacts:
         click.echo(f"  {clean_text(link.name)}: {link.uri} ({link.size} bytes)")
     if answer.error and not answer.verdict:
@@ -68,7 +71,33 @@ def show_answer(answer: RunAnswer) -> None:
     click.echo(f"  next: {clean_text(answer.next)}")
 
 
-def _figure(value: Any) -> str:
+def figure_lines(name: str, value: Any) -> list[str]:
+    """A figure as text: a table where its rows are alike, one line otherwise."""
+    if isinstance(value, dict) and len(value) > 1 and all(_is_row(row, value) for row in value.values()):
+        return _table(name, value)
     if isinstance(value, dict | list):
-        return shorten(json.dumps(Cleaner().clean(value), allow_nan=False, ensure_ascii=False), 300)
-    return "not finite" if isinstance(value, float) and value != value else clean_text(str(value))
+        return [shorten(f"{name}: {json.dumps(value, allow_nan=False, ensure_ascii=False)}", LINE)]
+    return [f"{name}: {value}"]
+
+
+def _is_row(row: Any, table: dict[str, Any]) -> bool:
+    keys = next(iter(table.values()))
+    return (
+        isinstance(row, dict)
+        and isinstance(keys, dict)
+        and row.keys() == keys.keys()
+        and not any(isinstance(cell, dict | list) for cell in row.values())
+    )
+
+
+def _table(name: str, rows: dict[str, dict[str, Any]]) -> list[str]:
+    """Aligned columns, the first `ROWS` rows, and how many there are beyond."""
+    shown = list(rows.items())[:ROWS]
+    columns = list(shown[0][1])
+    first = max(len(name), *(len(label) for label, _ in shown))
+    widths = [max(len(c), *(len(str(row[c])) for _, row in shown)) for c in columns]
+    lines = [f"{name:{first}}  " + "  ".join(f"{c:>{w}}" for c, w in zip(columns, widths, strict=True))]
+    for label, row in shown:
+        cells = "  ".join(f"{row[c]!s:>{w}}" for c, w in zip(columns, widths, strict=True))
+        lines.append(f"{clean_text(label):{first}}  {cells}")
+    return lines + ([f"… {len(rows) - ROWS} more; --json shows all"] if len(rows) > ROWS else [])
