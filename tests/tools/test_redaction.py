@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from bitgate.tools.redaction import REDACTED, is_secret_name, redact, redact_env, redact_text
@@ -65,3 +67,20 @@ def test_json_is_redacted_by_key_and_by_look_at_every_depth() -> None:
     value = {"env": [{"API_KEY": "x"}, "hf_abcdefghijklmnopqrstuvwxyz"], "token_id": 5, "token": 7, "ok": None}
 
     assert redact(value) == {"env": [{"API_KEY": REDACTED}, REDACTED], "token_id": 5, "token": 7, "ok": None}
+
+
+@pytest.mark.parametrize(
+    "unit", ["y", "a.", "a-", "aA", "TOKEN_", "-eyJaaaaaaaaaaaa", "http://", "http://a", "_a_PASS", 'a="', "bearer "]
+)
+def test_what_an_engine_prints_cannot_hold_the_redaction_up(unit: str) -> None:
+    text = (unit * 20_000)[:20_000] + "=x"
+    started = time.process_time()
+    redact_text(text)
+
+    assert time.process_time() - started < 2  # a quadratic pattern takes 10 s and more
+
+
+def test_a_secret_name_at_the_end_of_a_long_word_is_known() -> None:
+    name = "a" * 1000 + "_TOKEN"
+
+    assert redact_text(f"--{name}=abc --token=def") == f"--{name}={REDACTED} --token={REDACTED}"
