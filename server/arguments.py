@@ -68,7 +68,7 @@ def split_wait(arguments: Mapping[str, Any]) -> tuple[dict[str, Any], float]:
     given = rest.pop(WAIT, WAIT_DEFAULT)
     try:
         wait = float(given)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         wait = -1.0
     if isinstance(given, bool) or not 0 <= wait <= WAIT_MAX:
         raise RequestError(

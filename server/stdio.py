@@ -2,12 +2,15 @@
 
 Holds against clients that send server/discover and then initialize on one connection (anthropics/claude-code#96183,
 github/copilot-cli#4525), against signals while the SDK's reader thread sits in read() (python-sdk#3551), and against
-text that cannot be encoded, which would end the SDK's writer.
+text that cannot be encoded, which would end the SDK's writer; and it answers a request that cannot be read, which the
+SDK drops without a word, so that its client waits for ever.
 """
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import signal
 from typing import Any, Final
 
@@ -16,15 +19,20 @@ from mcp.server.mcpserver import MCPServer
 from mcp.server.stdio import stdio_server
 from mcp.shared._context_streams import ContextReceiveStream, ContextSendStream, create_context_streams
 from mcp.shared.message import SessionMessage
-from mcp.types import JSONRPCRequest, JSONRPCResponse
+from mcp.types import PARSE_ERROR, ErrorData, JSONRPCError, JSONRPCRequest, JSONRPCResponse
 from mcp_types import jsonrpc_message_adapter
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
-from pydantic_core import PydanticSerializationError
+from pydantic_core import PydanticSerializationError, ValidationError
 
 from bitgate.server.about import NAME, version
 from bitgate.server.sanitise import Cleaner
 
 GRACE_S: Final = 5.0
+
+# A key with its colon, another string, a whole number, a bracket. A string without its end takes the rest of the line.
+_PARTS: Final = re.compile(
+    r'(?P<key>"(?:[^"\\]|\\.)*+")\s*+:|"(?:[^"\\]|\\.)*+(?:"|$)|(?<![\w.+-])-?\d{1,15}(?![\w.+-])|[{}\[\]]'
+)
 
 Incoming = SessionMessage | Exception
 
@@ -74,12 +82,53 @@ async def _answer_probe(
     async with to_server:
         opened = False
         async for item in raw:
+            if (refusal := _refusal(item)) is not None:
+                await to_client.send(SessionMessage(refusal))
+                continue
             if not opened and isinstance(item, SessionMessage) and isinstance(item.message, JSONRPCRequest):
                 if item.message.method == "server/discover":
                     await to_client.send(SessionMessage(_discovered(server, item.message)))
                     continue
                 opened = True
             await to_server.send(item)
+
+
+def _refusal(item: Incoming) -> JSONRPCError | None:
+    """The answer to a line that is a request but not one that can be read: a lone surrogate, too deep, too long a number."""
+    if not isinstance(item, ValidationError):
+        return None
+    problem = item.errors(include_url=False, include_context=False)[0]
+    line = problem["input"]
+    id = request_id(line) if problem["type"] == "json_invalid" and isinstance(line, str) else None
+    if id is None:
+        return None
+    said = ErrorData(code=PARSE_ERROR, message=f"The request cannot be read: {problem['msg']}. Send it without that.")
+    return JSONRPCError(jsonrpc="2.0", id=id, error=said)
+
+
+def request_id(line: str) -> int | str | None:
+    """The id of a request whose JSON no parser takes, found by brackets and strings alone."""
+    depth, key, found, has_method = 0, "", None, False
+    for match in _PARTS.finditer(line):
+        part = match[0]
+        depth += (part in "{[") - (part in "}]")
+        if depth != 1:
+            continue
+        if match["key"] is not None:
+            key = match["key"]
+            has_method = has_method or key == '"method"'
+        elif key == '"id"' and found is None and part not in "{}[]":
+            found = _sendable_id(part)
+    return found if has_method else None
+
+
+def _sendable_id(text: str) -> int | str | None:
+    try:
+        id: int | str = json.loads(text)
+        str(id).encode()
+    except ValueError:
+        return None
+    return id
 
 
 def _discovered(server: MCPServer[None], request: JSONRPCRequest) -> JSONRPCResponse:

@@ -19,7 +19,8 @@ class RequestError(BitgateError):
 
     def __init__(self, field: str, given: object, allowed: str, hint: str = "") -> None:
         self.field, self.given, self.allowed, self.hint = field, given, allowed, hint
-        super().__init__(f"{field}: got {shown(given)}; allowed: {allowed}." + (f" {hint}" if hint else ""))
+        named = field if len(field) <= 200 else f"{field[:200]}…"
+        super().__init__(f"{named}: got {shown(given)}; allowed: {allowed}." + (f" {hint}" if hint else ""))
 
 
 class ConfigError(BitgateError):

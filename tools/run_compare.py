@@ -93,7 +93,10 @@ def _plan_captures(project: Project, request: CompareRequest) -> None:
             "The others are compared with it.",
         )
     for name, path in request.captures.items():
-        project.confined(path, f"captures.{name}")
+        if not project.confined(path, f"captures.{name}").is_dir():
+            raise RequestError(
+                f"captures.{name}", path, "a folder that holds capture.json, or a folder a rank", "There is none."
+            )
 
 
 async def run(context: RunContext, request: CompareRequest) -> Finding:

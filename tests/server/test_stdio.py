@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from bitgate.server.stdio import request_id
 from bitgate.store.store import Store
 from bitgate.store.verify import verify_ledger
 
@@ -102,6 +103,42 @@ def test_garbage_lines_are_survived(opened: Wire) -> None:
     opened.send(LIST)
 
     assert opened.answer(2)["result"]["tools"]
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (rb'"\ud800"', "hex escape"),
+        (b"[" * 5000 + b"]" * 5000, "recursion"),
+        (b"1" + b"0" * 5000, "number"),
+    ],
+    ids=["lone surrogate", "deep", "long number"],
+)
+def test_a_request_that_cannot_be_read_is_answered_under_its_id(opened: Wire, value: bytes, words: str) -> None:
+    head = b'{"jsonrpc":"2.0","id":61,"method":"tools/call","params":{"name":"run_probe","arguments":{"text":'
+    opened.send(head + value + b"}}}")
+    opened.send(LIST)
+
+    error = opened.answer(61)["error"]
+    assert error["code"] == -32700
+    assert words in error["message"]
+    assert opened.answer(2)["result"]["tools"]
+
+
+@pytest.mark.parametrize(
+    ("line", "id"),
+    [
+        (r'{"id":"a\"7","method":"x","params":{"id":5,"a":"\ud800"}}', 'a"7'),
+        (r'{"params":{"method":"y","id":5,"a":"}{\ud800"},"id":-4,"method":"x"}', -4),
+        (r'{"id":5,"result":"\ud800"}', None),
+        (r'{"id":"\ud800","method":"x"}', None),
+        (r'{"id":1.5,"method":"\ud800"}', None),
+        ("{" * 5000 + '"id":1,"method":"x"', None),
+        ("\\" * 100_000 + '"', None),
+    ],
+)
+def test_the_id_of_a_request_that_no_parser_takes(line: str, id: object) -> None:
+    assert request_id(line) == id
 
 
 def test_every_byte_on_standard_output_is_json_rpc(opened: Wire) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from bitgate.tools.errors import RequestError
@@ -20,6 +21,9 @@ def confined(text: str, field: str, root: Path, extra_roots: Sequence[Path] = ()
         raise RequestError(field, text, allowed)
     try:
         path = (root / text).resolve()
+        # Names that no file can have pass `resolve`; later they would end a run.
+        with suppress(FileNotFoundError, NotADirectoryError):
+            path.lstat()
     except (OSError, RuntimeError) as error:
         raise RequestError(field, text, allowed, f"It cannot be resolved: {error}.") from error
     if not any(path.is_relative_to(base) for base in roots):

@@ -17,7 +17,7 @@ from bitgate.tools.errors import RequestError, unknown_name
 Kind = Literal["flag", "count", "fraction", "name", "table"]
 Options = Mapping[str, JsonValue]
 
-_NAME: Final = re.compile(r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,9 @@ class Option:
             case "fraction":
                 return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= 1
             case "name":
-                return isinstance(value, str) and (value in self.choices if self.choices else bool(_NAME.match(value)))
+                return isinstance(value, str) and (
+                    value in self.choices if self.choices else bool(_NAME.fullmatch(value))
+                )
             case "table":
                 return False
 

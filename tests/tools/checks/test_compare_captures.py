@@ -89,6 +89,8 @@ def test_views_that_leave_rows_out_are_inconclusive(write: Write, compare: Compa
         ({"check": "batch", "captures": {"a": "a", "b": "b"}}, "'reference' and at least one more"),
         ({"batch_sizes": [1]}, "only with check=batch"),
         ({"side": "rollout"}, "[side.NAME]"),
+        ({"captures": {"rollout": "nowhere"}}, "a folder that holds capture.json"),
+        ({"captures": {"rollout": "a" * 5000}}, "cannot be resolved"),
     ],
 )
 def test_a_request_that_cannot_run_is_refused_before_any_row_is_written(

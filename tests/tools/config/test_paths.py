@@ -44,6 +44,11 @@ def test_a_path_outside_is_refused(root: Path, text: str) -> None:
         confined(text, "capture", root)
 
 
+def test_a_name_that_no_file_can_have_is_refused(root: Path) -> None:
+    with pytest.raises(RequestError, match="cannot be resolved"):
+        confined("a" * 5000, "capture", root)
+
+
 def test_a_link_that_leads_out_is_refused(root: Path) -> None:
     (root / "link").symlink_to(root.parent / "elsewhere")
 

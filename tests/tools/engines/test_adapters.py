@@ -77,6 +77,7 @@ def test_without_a_readable_interpreter_the_recorded_names_count() -> None:
         ({"block_size": 0}, "a whole number from 1"),
         ({"block_size": True}, "a whole number from 1"),
         ({"attention_backend": "../x"}, "a plain name"),
+        ({"quantization": "fp8\n"}, "a plain name"),
         ({"gpu_memory_utilization": 1.5}, "above 0, up to 1"),
         ({"compilation_config": {"backend": "my.module"}}, "compilation_config.backend"),
         ({"compilation_config": 3}, "a table with the keys mode, cudagraph_mode"),
