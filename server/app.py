@@ -20,6 +20,7 @@ from bitgate.server import calls
 from bitgate.server.about import INSTRUCTIONS, NAME, TITLE, version
 from bitgate.server.answers import RunAnswer, fitted
 from bitgate.server.arguments import input_schema, parse, split_wait
+from bitgate.server.gate_resources import add_gate_resources, add_prompts
 from bitgate.server.gate_tools import GATE_TOOLS
 from bitgate.server.ledger_tools import LEDGER_TOOLS, LedgerTool
 from bitgate.server.progress import OnProgress
@@ -75,6 +76,8 @@ def build_server(
         log_level="WARNING",
     )
     add_resources(server, session)
+    add_gate_resources(server, session)
+    add_prompts(server)
     return server
 
 

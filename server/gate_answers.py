@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
-from typing import Literal
+from pathlib import Path
+from typing import Final, Literal
 
 from pydantic import BaseModel, Field
 
@@ -97,7 +99,24 @@ def board_summary(items: Iterable[GateItem]) -> str:
     return "; ".join(f"{state}: {', '.join(gates)}" for state, gates in states.items())
 
 
-def gate_answer(status: GateStatus, kind: Literal["gate", "submission"] = "gate") -> BoardAnswer:
+ADDRESS: Final = "review.url"
+"""File in `.bitgate` that holds the address of a review page that is running."""
+
+
+def where_to_sign(gate: str, state: Path | None) -> str:
+    """For a person: the running page, or the commands. No answer through the agent's client is ever a signature."""
+    commands = f"bitgate review, or bitgate decision {gate}"
+    try:
+        address = (state / ADDRESS).read_text(encoding="utf-8").strip() if state else ""
+    except OSError:
+        address = ""
+    known = re.fullmatch(r"http://127\.0\.0\.1:\d{1,5}", address)
+    return f"a person opens {address}/gates/{gate} (or runs {commands})" if known else f"a person runs {commands}"
+
+
+def gate_answer(
+    status: GateStatus, kind: Literal["gate", "submission"] = "gate", state: Path | None = None
+) -> BoardAnswer:
     item = gate_item(status)
     return BoardAnswer(
         kind=kind,
@@ -108,7 +127,7 @@ def gate_answer(status: GateStatus, kind: Literal["gate", "submission"] = "gate"
         missing=[missing_item(entry) for entry in status.missing],
         evidence={m.need.key: m.seen.evidence.id for m in status.matches if m.seen},
         votes=[vote_item(shown) for shown in status.votes[-8:]],
-        sign=f"bitgate review, or bitgate decision {item.gate}" if status.state == "awaiting" else None,
+        sign=where_to_sign(item.gate, state) if status.state == "awaiting" else None,
     )
 
 

@@ -52,7 +52,7 @@ async def get_gates(session: Session, request: GetGates, on_progress: OnProgress
     board = view.board(today(session.project, session.store))
     if request.gate is None:
         return fitted(board_answer(board, freeze_of(session.store)), "get_gates(gate=…) for one of them")
-    return fitted(gate_answer(board[request.gate]), f"bitgate://gates/{request.gate}")
+    return fitted(gate_answer(board[request.gate], state=session.project.state), f"bitgate://gates/{request.gate}")
 
 
 async def submit_gate(session: Session, request: SubmitGate, on_progress: OnProgress | None) -> dict[str, JsonValue]:
@@ -60,7 +60,9 @@ async def submit_gate(session: Session, request: SubmitGate, on_progress: OnProg
         found = submit(session.store, request.gate, today(session.project, session.store), session.who)
     except GateError as error:
         raise GateRefused(error) from error
-    answer = gate_answer(found.status, "submission").model_copy(update={"recorded": found.entry is not None})
+    answer = gate_answer(found.status, "submission", session.project.state).model_copy(
+        update={"recorded": found.entry is not None}
+    )
     return fitted(answer, f"bitgate://gates/{request.gate}")
 
 

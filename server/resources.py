@@ -12,11 +12,11 @@ from typing import Any, Final
 from mcp.server.mcpserver import MCPServer
 from mcp.server.mcpserver.exceptions import ResourceError, ResourceNotFoundError
 
-from bitgate.server.logs import run_log
 from bitgate.server.sanitise import Cleaner, clean_text
 from bitgate.server.session import Session
 from bitgate.store.errors import NotFound, StoreError
 from bitgate.tools.errors import BitgateError
+from bitgate.tools.runs.logs import run_log
 
 EVIDENCE: Final = "bitgate://evidence/{id}"
 RUN_LOG: Final = "bitgate://runs/{id}/log"
@@ -31,6 +31,8 @@ GUIDES: Final = {
     "verdicts": "The four verdicts, grades and exit codes",
     "reasons": "Every reason code: verdict, meaning, what to do",
     "captures": "Comparing captures that a trainer wrote itself",
+    "gates": "Gates C0 to C10: what each requires",
+    "roles": "Who may run, change, propose and sign what",
 }
 
 
@@ -70,11 +72,15 @@ def _add_guide(server: MCPServer[None], name: str, title: str) -> None:
 
 
 def guide_text(name: str) -> str:
-    """A guide's Markdown; the one of reason codes is made from their table."""
+    """A guide's Markdown; those of reason codes and gates are made from their tables."""
     if name == "reasons":
         from bitgate.tools.reasons import render
 
         return render()
+    if name == "gates":
+        from bitgate.server.gate_resources import gates_text
+
+        return f"# Gates C0 to C10\n\n{gates_text()}"
     return (files("bitgate.server") / "guides" / f"{name}.md").read_text(encoding="utf-8")
 
 

@@ -12,7 +12,7 @@ from bitgate.gates.ledger import LedgerView
 from bitgate.gates.status import GateStatus
 from bitgate.gates.today import Today
 from bitgate.gates.verify import Verification, verify
-from bitgate.server.gate_today import today
+from bitgate.server import gate_today
 from bitgate.server.session import Session
 from bitgate.store.store import Store
 
@@ -71,7 +71,7 @@ class Desk:
         return self.session.store
 
     def today(self) -> Today:
-        return today(self.session.project, self.store)
+        return gate_today.today(self.session.project, self.store)
 
     def view(self) -> LedgerView:
         return LedgerView(self.store)

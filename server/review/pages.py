@@ -15,13 +15,13 @@ from bitgate.gates.rows import Manifest
 from bitgate.gates.statements import statement
 from bitgate.gates.status import GateStatus
 from bitgate.gates.table import BY_ID, GATE_IDS
-from bitgate.server.logs import run_log
 from bitgate.server.review.desk import Desk
 from bitgate.server.review.plots import by_step, interval
 from bitgate.server.review.rendering import page
 from bitgate.server.review.words import plain
 from bitgate.store.errors import StoreError
 from bitgate.store.records import ArtifactRef, Evidence
+from bitgate.tools.runs.logs import run_log
 
 PNG: Final = b"\x89PNG\r\n\x1a\n"
 RUNS: Final = 100

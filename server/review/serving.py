@@ -5,9 +5,11 @@ from __future__ import annotations
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import uvicorn
 
+from bitgate.server.gate_answers import ADDRESS
 from bitgate.server.review.app import build_app
 from bitgate.server.review.desk import Desk
 from bitgate.server.review.guard import Door
@@ -27,7 +29,19 @@ def listening(port: int) -> Iterator[tuple[socket.socket, Door, str]]:
         yield bound, door, f"http://127.0.0.1:{chosen}/enter?token={door.link}"
 
 
+@contextmanager
+def announced(state: Path, bound: socket.socket) -> Iterator[None]:
+    """While the page runs its address lies beside the ledger, so that tools can point a person to it. Without the link's token."""
+    note = state / ADDRESS
+    note.write_text(f"http://127.0.0.1:{bound.getsockname()[1]}\n", encoding="utf-8")
+    try:
+        yield
+    finally:
+        note.unlink(missing_ok=True)
+
+
 def serve(desk: Desk, door: Door, bound: socket.socket) -> None:
     """Until interrupted."""
     config = uvicorn.Config(build_app(desk, door), log_config=None, access_log=False, ws="none", server_header=False)
-    uvicorn.Server(config).run(sockets=[bound])
+    with announced(desk.session.project.state, bound):
+        uvicorn.Server(config).run(sockets=[bound])

@@ -16,6 +16,7 @@ from typing import Any
 import httpx2
 import pytest
 import uvicorn
+
 from bitgate.gates.today import Today
 from bitgate.server.review.app import build_app
 from bitgate.server.review.desk import ChainWatch, Desk
@@ -93,7 +94,9 @@ def serve(world: Any, tmp_path: Path, signers: str) -> Iterator[Callable[..., Se
     running: list[tuple[uvicorn.Server, threading.Thread, Any]] = []
 
     def start(key: Path | None = None, clock: Callable[[], float] | None = None) -> Served:
-        desk = WorldDesk(Session(Workplace(tmp_path), "cli", "observer"), ChainWatch(world.store.ledger.path, signers), key)
+        desk = WorldDesk(
+            Session(Workplace(tmp_path), "cli", "observer"), ChainWatch(world.store.ledger.path, signers), key
+        )
         desk.world = world
         opened = listening(0)
         socket, door, url = opened.__enter__()

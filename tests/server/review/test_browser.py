@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from bitgate.gates import sshsig
 from bitgate.gates.table import BY_ID
 
@@ -206,7 +207,13 @@ def test_a_form_on_another_page_cannot_act_here(visit, serve, awaiting, tmp_path
 
 
 def test_hostile_text_in_evidence_stays_text(visit, serve, world):
-    world.meet(BY_ID["C0"].needs[0], summary=HOSTILE, next=HOSTILE, reasons=[{"code": "x", "detail": HOSTILE}], figures={HOSTILE: HOSTILE})
+    world.meet(
+        BY_ID["C0"].needs[0],
+        summary=HOSTILE,
+        next=HOSTILE,
+        reasons=[{"code": "x", "detail": HOSTILE}],
+        figures={HOSTILE: HOSTILE},
+    )
     served = serve()
     page = visit(served)
     for path in ("/", "/gates/C0", "/evidence"):
@@ -248,7 +255,10 @@ def test_a_plot_is_shown_and_a_disguised_one_is_not(visit, serve, world):
     assert page.evaluate("[...document.images].map(i => i.naturalWidth)")[0] == 1
     assert page.request.get(at(served, f"/evidence/{evidence.id}/plots/{bad.digest}")).status == 404
     answer = page.request.get(at(served, f"/evidence/{evidence.id}/artifacts/{bad.digest}"))
-    assert answer.headers["content-disposition"].startswith("attachment") and answer.headers["content-type"] == "application/octet-stream"
+    assert (
+        answer.headers["content-disposition"].startswith("attachment")
+        and answer.headers["content-type"] == "application/octet-stream"
+    )
 
 
 def test_it_works_without_scripts(visit, serve, awaiting):
@@ -359,12 +369,24 @@ def test_screenshots(visit, serve, world, scheme):
     """Pictures for a person to look at, kept where BITGATE_SCREENSHOTS says."""
     folder = os.environ.get("BITGATE_SCREENSHOTS")
     world.walk("C5")
-    world.meet(BY_ID["C6"].needs[3], verdict="fail", summary="12 of 4096 rows differ; worst is 'packed'", reasons=[{"code": "logprobs_differ", "detail": "sequence 3, position 17: 1 ulp"}])
+    world.meet(
+        BY_ID["C6"].needs[3],
+        verdict="fail",
+        summary="12 of 4096 rows differ; worst is 'packed'",
+        reasons=[{"code": "logprobs_differ", "detail": "sequence 3, position 17: 1 ulp"}],
+    )
     world.submit("C6")
     served = serve(key=world.keys["rosa"])
     page = visit(served, color_scheme=scheme, viewport={"width": 1200, "height": 900})
     page.goto(at(served, "/chain"))
-    for name, path in {"board": "/", "gate": "/gates/C5", "failed": "/gates/C6", "baseline": "/baseline", "chain": "/chain", "evidence": "/evidence"}.items():
+    for name, path in {
+        "board": "/",
+        "gate": "/gates/C5",
+        "failed": "/gates/C6",
+        "baseline": "/baseline",
+        "chain": "/chain",
+        "evidence": "/evidence",
+    }.items():
         page.goto(at(served, path))
         assert page.locator("h1").count() == 1
         if folder:

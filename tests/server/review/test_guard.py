@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import httpx2
 import pytest
+
 from bitgate.gates import sshsig
 from bitgate.gates.decisions import decision_for
 from bitgate.gates.rows import pretty
@@ -47,7 +48,9 @@ def test_a_session_ends():
     assert door.csrf(session) is None
 
 
-@pytest.mark.parametrize("host", ["evil.example", "127.0.0.1", "localhost", "127.0.0.1:1", "[::1]", "127.0.0.1.evil.example"])
+@pytest.mark.parametrize(
+    "host", ["evil.example", "127.0.0.1", "localhost", "127.0.0.1:1", "[::1]", "127.0.0.1.evil.example"]
+)
 def test_another_host_name_is_refused_even_with_a_session(served, host):
     client = served.client()
     assert client.get("/", headers={"Host": host}).status_code == 421
@@ -100,11 +103,25 @@ def test_a_form_without_its_token_is_refused(served, csrf):
 
 def test_a_form_that_is_too_large_is_refused(served):
     client = served.client()
-    answer = client.post("/gates/C0/prepare", data=form(served, client, reason="x" * 3_000_000), headers={"Origin": served.base})
+    answer = client.post(
+        "/gates/C0/prepare", data=form(served, client, reason="x" * 3_000_000), headers={"Origin": served.base}
+    )
     assert answer.status_code == 413
 
 
-@pytest.mark.parametrize("path", ["/static/../guard.py", "/static/..%2fguard.py", "/static/%2e%2e/app.py", "/static/page.html", "/evidence/..%2f..%2fetc%2fpasswd", "/runs/..%2f..", "/gates/C11", "/gates/%2e%2e"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/static/../guard.py",
+        "/static/..%2fguard.py",
+        "/static/%2e%2e/app.py",
+        "/static/page.html",
+        "/evidence/..%2f..%2fetc%2fpasswd",
+        "/runs/..%2f..",
+        "/gates/C11",
+        "/gates/%2e%2e",
+    ],
+)
 def test_no_path_leads_out(served, path):
     answer = served.client().get(path)
     assert answer.status_code in {404, 405}
