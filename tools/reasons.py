@@ -87,6 +87,12 @@ TABLE: Final[Mapping[str, tuple[ReasonRow, ...]]] = MappingProxyType(
                 "Name the workload that the rollout was sampled from.",
             ),
             ReasonRow(
+                "role_differs",
+                "invalid",
+                "A capture was handed in as one leg and says that it is another.",
+                "Hand in each leg's own capture, and write it with the role of its leg.",
+            ),
+            ReasonRow(
                 "rows_missing",
                 "invalid",
                 "Rows of one side have no partner with the same sequence, turn and position on the other.",
@@ -247,7 +253,7 @@ TABLE: Final[Mapping[str, tuple[ReasonRow, ...]]] = MappingProxyType(
             ReasonRow(
                 "value_out_of_range",
                 "invalid",
-                "A sequence number, position or token id is negative or outside the vocabulary.",
+                "A sequence number, turn, position or token id is negative, or a token id is outside the vocabulary.",
                 "Write indices as they are; leave padding rows out.",
             ),
         ),

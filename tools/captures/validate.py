@@ -15,9 +15,14 @@ LOW_BITS: Final = np.uint32(0x1FFF)
 """fp32 mantissa bits that are zero when a value was widened from fp16 (13 bits) or bf16 (16 bits)."""
 INFORMATIVE: Final = np.float32(-(2.0**-4))
 """Nearer to zero, `logit - logsumexp` loses bits by cancellation, and a genuine fp32 value may end in zeros too."""
+ROUND_BITS: Final = np.uint32(0x7FFFF)
+"""Zero in short decimals and fractions that a person writes (-0.5, -1.25), seldom in a value that was narrowed."""
+FEW_ROWS: Final = 4
 ENOUGH_ROWS: Final = 16
+"""So many rows in a row: a sequence or a rank that was stored with fewer bits than the rest."""
 ENOUGH_MIXED: Final = 64
-MIXED_SHARE: Final = 0.25
+MIXED_SHARE: Final = 0.1
+"""Genuine fp32 values computed as `logit - logsumexp` reach a few percent when the logits are large."""
 CHUNKS_ALL: Final = 64
 CHUNKS_SAMPLED: Final = 8
 """Precision is looked at in the first chunks and then in one of so many: it is a property of how a side stores."""
@@ -69,6 +74,8 @@ class KeyValidator:
         # Rows grow within a group, so its first row has the lowest values; a turn may begin at any position.
         firsts = np.concatenate([[0], begins])
         self._range("sequence", sequence, start, firsts)
+        if "turn" in columns:
+            self._range("turn", columns["turn"], start, firsts)
         self._range("position", columns["position"], start, np.arange(len(sequence)) if "turn" in columns else firsts)
         self._seam(columns, start, new_shard)
 
@@ -93,10 +100,10 @@ class KeyValidator:
                 detail = f"{self.name}: {_at(columns, chosen[0], start)} after position {before}"
                 self.problems.add(code, len(chosen), detail)
 
-    def _range(self, name: str, values: NDArray[np.int64], start: int, rows: NDArray[np.int64]) -> None:
+    def _range(self, name: str, values: NDArray[Any], start: int, rows: NDArray[np.int64]) -> None:
         vocabulary = self.limits.vocab_size if name == "token_id" else None
         looked = values[rows]
-        bad = rows[(looked < 0) | (looked >= (vocabulary or 1 << 63 - 1))]
+        bad = rows[looked < 0 if vocabulary is None else (looked < 0) | (looked >= vocabulary)]
         if len(bad):
             allowed = "0 or more" if vocabulary is None else f"0 to {vocabulary - 1}"
             detail = f"{self.name}: {name} {values[bad[0]]} in row {start + bad[0]}; allowed: {allowed}"
@@ -116,10 +123,13 @@ class ValueValidator:
         self.masked = 0
         self._informative = 0
         self._narrow = 0
+        self._round = 0
+        self._run: int | None = None
         self._chunks = 0
 
-    def feed(self, columns: Columns, start: int | NDArray[np.int64]) -> None:
-        """`start`: the index of the first of these rows, or the indices of all."""
+    def feed(self, columns: Columns, start: int | NDArray[np.int64], *, new_shard: bool = False) -> None:
+        """`start`: the index of the first of these rows, or the indices of all. Every shard's first chunk is looked at
+        for precision: each rank stores for itself."""
         mask, logprob = columns["mask"], columns["logprob"]
         if mask.max() > 1:
             row = int(np.argmax(mask > 1))
@@ -129,21 +139,27 @@ class ValueValidator:
         # A NaN makes both reductions NaN, so both comparisons false: one look clears a chunk that is sound everywhere.
         if not (logprob.max() <= 0 and logprob.min() > -np.inf):
             self._unsound(columns, mask != 0, start)
-        if self._chunks < CHUNKS_ALL or self._chunks % CHUNKS_SAMPLED == 0:
-            self._precision(mask, logprob)
+        if self._chunks < CHUNKS_ALL or self._chunks % CHUNKS_SAMPLED == 0 or new_shard:
+            self._precision(mask, logprob, start)
         self._chunks += 1
 
     def finish(self) -> None:
-        if self._informative < ENOUGH_ROWS:
-            return
-        all_narrow = self._narrow == self._informative
-        if all_narrow or (self._informative >= ENOUGH_MIXED and self._narrow >= MIXED_SHARE * self._informative):
+        if self._run is not None or self._too_narrow():
+            run = "" if self._run is None else f"; {ENOUGH_ROWS} together from row {self._run} on"
             self.problems.add(
                 "logprob_precision",
                 self._narrow,
                 f"{self.name}: the low 13 mantissa bits are zero in {self._narrow} of {self._informative} masked "
-                "logprobs (fp32 values end that way once in 8192): they were stored as bf16 or fp16",
+                f"logprobs (fp32 values end that way once in 8192){run}: they were stored as bf16 or fp16",
             )
+
+    def _too_narrow(self) -> bool:
+        informative, narrow = self._informative, self._narrow
+        if informative >= ENOUGH_MIXED and narrow >= MIXED_SHARE * informative:
+            return True
+        if narrow < informative:
+            return False
+        return informative >= ENOUGH_ROWS or (informative >= FEW_ROWS and self._round * 2 <= informative)
 
     def _unsound(self, columns: Columns, under: NDArray[np.bool_], start: int | NDArray[np.int64]) -> None:
         logprob = columns["logprob"]
@@ -156,13 +172,42 @@ class ValueValidator:
                 detail = f"{self.name}: logprob {logprob[row]} at {_at(columns, row, start)}"
                 self.problems.add(code, int(np.count_nonzero(bad)), detail)
 
-    def _precision(self, mask: NDArray[np.uint8], logprob: NDArray[np.float32]) -> None:
+    def _precision(self, mask: NDArray[np.uint8], logprob: NDArray[np.float32], start: int | NDArray[np.int64]) -> None:
         informative = logprob <= INFORMATIVE
         np.logical_and(informative, mask, out=informative)
         self._informative += int(np.count_nonzero(informative))
-        narrow = (logprob.view(np.uint32) & LOW_BITS) == 0
+        bits = logprob.view(np.uint32)
+        narrow = (bits & LOW_BITS) == 0
         np.logical_and(narrow, informative, out=narrow)
-        self._narrow += int(np.count_nonzero(narrow))
+        count = int(np.count_nonzero(narrow))
+        self._narrow += count
+        if count:
+            exact = (bits[narrow] & ROUND_BITS) == 0
+            self._round += int(np.count_nonzero(exact))
+        if count >= ENOUGH_ROWS and self._run is None:
+            self._find_run(np.flatnonzero(informative), narrow, bits, start)
+
+    def _find_run(
+        self,
+        rows: NDArray[np.int64],
+        narrow: NDArray[np.bool_],
+        bits: NDArray[np.uint32],
+        start: int | NDArray[np.int64],
+    ) -> None:
+        """The first ENOUGH_ROWS informative rows that follow each other and are all narrow, most of them not round."""
+        few = _in_windows(narrow[rows])
+        fractions = _in_windows((bits[rows] & ROUND_BITS) == 0)
+        found = np.flatnonzero((few == ENOUGH_ROWS) & (fractions * 2 <= ENOUGH_ROWS))
+        if len(found):
+            row = int(rows[found[0]])
+            self._run = start + row if isinstance(start, int) else int(start[row])
+
+
+def _in_windows(flags: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """How many of each ENOUGH_ROWS flags that follow each other are set."""
+    total = np.concatenate([[0], np.cumsum(flags)])
+    counts: NDArray[np.int64] = total[ENOUGH_ROWS:] - total[:-ENOUGH_ROWS]
+    return counts
 
 
 def _stays(columns: Columns) -> NDArray[np.bool_]:

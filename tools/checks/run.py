@@ -22,6 +22,7 @@ from bitgate.tools.checks.conclude import (
     with_unreadable_weights,
 )
 from bitgate.tools.checks.execute import execute, is_unsupported, model_record, side_record, unreadable_weights
+from bitgate.tools.checks.handed_in import varied
 from bitgate.tools.checks.kernels import different_kernels, kernel_reasons
 from bitgate.tools.checks.legs import run_legs
 from bitgate.tools.checks.select import axes_of, plan_check
@@ -115,29 +116,31 @@ def compare_captures(context: RunContext, request: CompareRequest) -> Finding:
     """Files that somebody handed in: what they show is attested."""
     folders = {name: context.project.confined(path, f"captures.{name}") for name, path in request.captures.items()}
     opened, reasons = open_captures(folders)
-    comparison = joined([_compare_opened(request, opened)], reasons)
+    comparison, coverage = _compare_opened(request, opened)
+    comparison = joined([comparison], reasons)
     return _finding(
         request,
         comparison,
         grade="attested",
         sides={},
         models={},
-        coverage=Coverage(),
+        coverage=coverage,
         canary={},
         artifacts=keep_artifacts(context, comparison),
     )
 
 
-def _compare_opened(request: CompareRequest, opened: Mapping[str, Capture]) -> Comparison:
+def _compare_opened(request: CompareRequest, opened: Mapping[str, Capture]) -> tuple[Comparison, Coverage]:
     if request.check == "rollout_vs_trainer":
-        return compare_legs(opened)
+        return compare_legs(opened), Coverage()
     views = {name: capture for name, capture in opened.items() if name != REFERENCE}
     if REFERENCE not in opened or not views:
-        return Comparison({}, (), None, "")
+        return Comparison({}, (), None, ""), Coverage()
     base = opened[REFERENCE]
     comparison = compare_views(base, views, complete=False)
+    found = varied(request.check, base, views)
     missing = uncovered(base, comparison, dict.fromkeys(views, False))
-    return joined([comparison], missing)
+    return joined([comparison], [*missing, *found.reasons]), found.coverage
 
 
 def _finding(

@@ -34,12 +34,35 @@ _NEUTRAL: Final[Mapping[str, tuple[JsonValue, ...]]] = {
     "logits_processors": (None, []),
     "structured_outputs": (None,),
     "guided_decoding": (None,),
+    "extra_args": (None, {}),
+    "thinking_token_budget": (None,),
+    "watermarking": (None, False),
+    "use_beam_search": (None, False),
+    "num_beams": (1, None),
+    "num_beam_groups": (1, None),
+    "top_a": (0, None),
+    "tfs": (1, None),
+    "epsilon_cutoff": (0, None),
+    "eta_cutoff": (0, None),
+    "no_repeat_ngram_size": (0, None),
+    "encoder_repetition_penalty": (1, None),
+    "exponential_decay_length_penalty": (None,),
+    "suppress_tokens": (None, []),
+    "begin_suppress_tokens": (None, []),
+    "bad_words_ids": (None, []),
+    "sequence_bias": (None, {}),
+    "guidance_scale": (1, None),
+    "min_length": (0, None),
+    "min_new_tokens": (0, None),
 }
 _HARMLESS: Final = frozenset(
     {
         "seed", "n", "max_tokens", "stop", "stop_token_ids", "ignore_eos", "logprobs", "prompt_logprobs", "detokenize",
         "skip_special_tokens", "spaces_between_special_tokens", "include_stop_str_in_output", "output_kind",
-        "truncate_prompt_tokens",
+        "truncate_prompt_tokens", "best_of", "do_sample", "max_new_tokens", "max_length", "num_return_sequences",
+        "eos_token_id", "pad_token_id", "bos_token_id", "stop_strings", "use_cache", "return_logprob", "stream",
+        "flat_logprobs", "stream_interval", "prompt_logprob_token_ids", "prompt_logprob_start", "logprob_token_ids",
+        "skip_reading_prefix_cache", "repetition_detection",
     }
 )  # fmt: skip
 SAMPLING_ALLOWED: Final[Mapping[str, tuple[JsonValue, ...] | None]] = MappingProxyType(
@@ -72,7 +95,8 @@ def _sampling_reasons(capture: Capture) -> tuple[Reason, ...]:
 
 
 def _neutral(value: JsonValue, allowed: tuple[JsonValue, ...]) -> bool:
-    return not isinstance(value, bool) and any(value == item and type(value) is not str for item in allowed)
+    """`true` is no 1, and a number as text is no number."""
+    return any(value == item and isinstance(value, bool) is isinstance(item, bool) for item in allowed)
 
 
 Part = Callable[[CaptureMeta], object]

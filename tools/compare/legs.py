@@ -30,7 +30,7 @@ def compare_legs(legs: Mapping[str, Capture], *, required: Iterable[str] = THREE
         for name in required
         if name not in legs
     ]
-    reasons += evidence_reasons(legs)
+    reasons += [*evidence_reasons(legs), *role_reasons(legs)]
     pairs = {f"{a}/{b}": compare_pair(legs[a], legs[b]) for a, b in combinations(legs, 2)}
     return _comparison(pairs, reasons, _tested(legs))
 
@@ -42,7 +42,10 @@ def compare_views(reference: Capture, views: Mapping[str, Capture], *, complete:
     masked row of the reference, otherwise the result is inconclusive (`partial_coverage`).
     """
     pairs = {name: compare_pair(reference, view, subset=True) for name, view in views.items()}
-    reasons: list[Reason] = list(evidence_reasons({reference.name: reference, **views}, recompute=False))
+    every = {reference.name: reference, **views}
+    # A difference stands without a record of how the two were computed; that they are equal proves nothing then.
+    equal = not any(pair.different for pair in pairs.values())
+    reasons: list[Reason] = [*(_unrecorded(every) if equal else ()), *_shared_reasons(every)]
     reached = max((pair.compared for pair in pairs.values()), default=0)
     if complete and reached < reference.masked:
         detail = f"at most {reached} of {reference.masked} masked rows were compared with one view"
@@ -51,28 +54,49 @@ def compare_views(reference: Capture, views: Mapping[str, Capture], *, complete:
     return _comparison(pairs, reasons, _tested({reference.name: reference, **views}), coverage)
 
 
-def evidence_reasons(legs: Mapping[str, Capture], *, recompute: bool = True) -> tuple[Reason, ...]:
-    """Whether each leg was computed on its own. Without `recompute` only a shared file or computation is refused."""
-    found = [item for name, leg in legs.items() if recompute for item in _own_evidence(name, leg)]
-    for (a, left), (b, right) in combinations(legs.items(), 2):
-        shared = _shared(left, right)
-        if shared:
-            found.append(reason("no_evidence_of_recompute", f"{a} and {b} {shared}"))
-    return tuple(found)
+def role_reasons(legs: Mapping[str, Capture]) -> tuple[Reason, ...]:
+    """A capture that calls itself another leg than the one it was handed in as. Roles of one's own are no leg."""
+    return tuple(
+        reason("role_differs", f"the capture handed in as {name} says that it is {leg.meta.role}")
+        for name, leg in legs.items()
+        if leg.meta.role in THREE_LEGS and name in THREE_LEGS and leg.meta.role != name
+    )
 
 
-def _own_evidence(name: str, leg: Capture) -> Iterable[Reason]:
+def evidence_reasons(legs: Mapping[str, Capture]) -> tuple[Reason, ...]:
+    """Whether each leg was computed, on its own, and the train leg in training."""
+    trained = _not_training(TRAIN_LEG, legs[TRAIN_LEG]) if TRAIN_LEG in legs else ()
+    return (*_unrecorded(legs), *trained, *_shared_reasons(legs))
+
+
+def _unrecorded(captures: Mapping[str, Capture]) -> Iterable[Reason]:
+    """A rank that was given no rows need not have computed."""
+    for name, capture in captures.items():
+        for meta in capture.metas:
+            done = meta.computation
+            if meta.rows.count and (done is None or done.passes == 0):
+                what = "no computation record" if done is None else "no forward pass was made"
+                yield reason("no_evidence_of_recompute", f"{name}: {what} in shard {meta.shard.index}")
+
+
+def _not_training(name: str, leg: Capture) -> Iterable[Reason]:
     for meta in leg.metas:
         done = meta.computation
-        if meta.rows.count and (done is None or done.passes == 0):
-            what = "no computation record" if done is None else "no forward pass was made"
-            yield reason("no_evidence_of_recompute", f"{name}: {what} in shard {meta.shard.index}")
-        elif done is not None and name == TRAIN_LEG and not (done.mode == "train" and done.grad and done.backward):
+        if not meta.rows.count or done is None or done.passes == 0:
+            continue
+        if not (done.mode == "train" and done.grad and done.backward):
             yield reason(
                 "not_the_train_forward",
                 f"{name}: mode {done.mode}, gradients {'on' if done.grad else 'off'}, "
                 f"backward {'seen' if done.backward else 'not seen'} in shard {meta.shard.index}",
             )
+
+
+def _shared_reasons(captures: Mapping[str, Capture]) -> Iterable[Reason]:
+    for (a, left), (b, right) in combinations(captures.items(), 2):
+        shared = _shared(left, right)
+        if shared:
+            yield reason("no_evidence_of_recompute", f"{a} and {b} {shared}")
 
 
 def _shared(a: Capture, b: Capture) -> str:

@@ -21,6 +21,7 @@ from bitgate.tools.compare.result import PairResult, SelfTest
 
 WINDOW_ROWS: Final = 512
 SCAN_ROWS: Final = 1 << 17
+SIGN_BIT: Final = np.uint32(1 << 31)
 
 Found = Callable[[PairResult], bool]
 
@@ -124,7 +125,7 @@ def _negated(window: Columns, under: NDArray[np.int64], random: np.random.Genera
     if not (window["logprob"][under] < 0).any():
         return None
     changed = _clone(window)
-    changed["logprob"] *= np.float32(-1)
+    changed["logprob"].view(np.uint32)[:] ^= SIGN_BIT
     return Planted(window, changed, _refused("logprob_positive"))
 
 
@@ -137,7 +138,8 @@ def _dropped_row(window: Columns, under: NDArray[np.int64], random: np.random.Ge
 
 def _other_token(window: Columns, under: NDArray[np.int64], random: np.random.Generator) -> Planted:
     row = int(random.choice(under))
-    return Planted(window, _with(window, "token_id", row, window["token_id"][row] + 1), _refused("token_ids_differ"))
+    token = int(window["token_id"][row])
+    return Planted(window, _with(window, "token_id", row, abs(token - 1)), _refused("token_ids_differ"))
 
 
 def _shifted(window: Columns, under: NDArray[np.int64], random: np.random.Generator) -> Planted | None:

@@ -133,7 +133,7 @@ class _Checks:
         if self._keys_b is not None:
             self._keys_b.feed(both.b, both.start, new_shard=both.start in self._edges_b)
         before = self._values.masked
-        self._values.feed(both.a, both.start)
+        self._values.feed(both.a, both.start, new_shard=both.start in self._edges_a)
         return self._values.masked - before
 
     def feed_differing(self, both: _Both, rows: NDArray[np.int64]) -> None:
@@ -158,7 +158,7 @@ def validate_rows(name: str, source: RowSource, limits: Limits, problems: Proble
         for number, (start, stop) in enumerate(chunks(source.shards, source.shards)):
             columns = reader.read(start, stop)
             keys.feed(columns, start, new_shard=start in edges)
-            values.feed(columns, start)
+            values.feed(columns, start, new_shard=start in edges)
             if number % DROP_AFTER == DROP_AFTER - 1:
                 opened.drop()
     values.finish()

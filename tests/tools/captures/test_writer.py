@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,8 +18,8 @@ from bitgate.tools.engines.worker.capture import CaptureWriteError, CaptureWrite
 WEIGHTS = {"digest": "ab" * 32}
 
 
-def writer(folder: Path) -> CaptureWriter:
-    return CaptureWriter(folder, engine="t", role="rollout", weights=WEIGHTS)
+def writer(folder: Path, **arguments: Any) -> CaptureWriter:
+    return CaptureWriter(folder, engine="t", role="rollout", weights=WEIGHTS, **arguments)
 
 
 def test_sequences_are_added_one_by_one(tmp_path: Path) -> None:
@@ -73,6 +74,25 @@ def test_what_cannot_be_a_row_is_named(tmp_path: Path, change: dict[str, object]
     good = {"positions": [0, 1], "token_ids": [1, 2], "logprobs": np.float32([-1, -2])}
     with pytest.raises(CaptureWriteError, match=says), writer(tmp_path / "c") as capture:
         capture.add(sequence=0, **{**good, **change})
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"temperature": float("nan")},
+        {"sampling": {"logit_bias": {5: float("inf")}}},
+        {"sampling": {"stop": {1, 2}}},
+        {"provenance": {"version": object()}},
+    ],
+)
+def test_what_json_cannot_hold_is_named_and_nothing_is_written(tmp_path: Path, given: dict[str, Any]) -> None:
+    name = "logprobs" if "temperature" in given else next(iter(given))
+    with (
+        pytest.raises(CaptureWriteError, match=f"{name}: got .* JSON cannot hold"),
+        writer(tmp_path / "c", **given) as capture,
+    ):
+        capture.add(sequence=0, positions=[0], token_ids=[1], logprobs=np.float32([-1]))
+    assert not (tmp_path / "c").exists()
 
 
 @pytest.mark.parametrize(("positions", "says"), [([1, 0], "must grow"), ([1, 1], "must grow")])

@@ -288,6 +288,47 @@ def test_every_other_sequence_stored_as_bf16_is_invalid(make: Make, make_columns
     assert "logprob_precision" in codes(pair(make, {**columns, "logprob": half}, {**columns, "logprob": half}))
 
 
+@pytest.mark.parametrize("rows", [4, 7, 15])
+def test_a_few_rows_are_enough_to_see_bf16(make: Make, make_columns: Callable[..., Columns], rows: int) -> None:
+    columns = make_columns(1, 64, rows)
+    few = {name: values[columns["logprob"] < -0.1][:rows] for name, values in columns.items()}
+    coarse = {**few, "logprob": bf16(few["logprob"])}
+    assert codes(pair(make, coarse, coarse)) == {"logprob_precision"}
+
+
+def test_a_few_round_numbers_are_not_taken_for_bf16(make: Make, columns: Columns) -> None:
+    few = {name: values[:4] for name, values in columns.items()} | {"logprob": F32([-0.5, -1.25, -2, -0.75])}
+    assert pair(make, few, few).verdict == "pass"
+
+
+def test_one_row_in_ten_stored_as_bf16_is_invalid(make: Make, make_columns: Callable[..., Columns]) -> None:
+    columns = make_columns(40, 64)
+    some = np.where(np.arange(40 * 64) % 9 == 0, bf16(columns["logprob"]), columns["logprob"])
+    assert "logprob_precision" in codes(pair(make, {**columns, "logprob": some}, {**columns, "logprob": some}))
+
+
+@pytest.mark.parametrize("both", [True, False])
+def test_one_rank_of_many_that_stores_bf16_is_invalid(
+    make: Make, make_columns: Callable[..., Columns], both: bool
+) -> None:
+    columns = make_columns(64, 64)
+    coarse = columns["logprob"].copy()
+    coarse[7 * 64 : 8 * 64] = bf16(coarse[7 * 64 : 8 * 64])
+    narrow = {**columns, "logprob": coarse}
+    result = pair(make, narrow if both else columns, narrow)
+    assert codes(result) == {"logprob_precision"}
+    assert "together from row" in result.reasons[0].detail
+
+
+def test_large_logits_leave_honest_values_that_end_in_zeros(make: Make) -> None:
+    """logit - logsumexp at 40: up to a tenth of the values near zero end like bf16, here and there."""
+    rng = np.random.default_rng(8)
+    lse = F32(40) + rng.normal(size=4096).astype(F32)
+    logprob = np.minimum((lse - rng.exponential(1.0, 4096).astype(F32)) - lse, F32(0))
+    rows = rows_of(logprob, np.zeros(4096, np.int64), 64)
+    assert pair(make, rows, rows).verdict == "pass"
+
+
 def test_confident_tokens_of_fp32_are_not_taken_for_bf16(make: Make) -> None:
     """logit - logsumexp cancels: near zero an honest fp32 value has few bits left."""
     rng = np.random.default_rng(6)

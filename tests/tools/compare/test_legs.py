@@ -115,7 +115,38 @@ def test_one_capture_cannot_be_two_legs(tmp_path: Path, make: Make, columns: Col
         copy = os.link if how == "hardlink" else shutil.copy
         shutil.copytree(tmp_path / "rollout", tmp_path / "recompute", copy_function=copy)
         other = open_capture(tmp_path / "recompute")
-    assert codes(compare_legs({"rollout": first, "recompute": other}, required=())) == ["no_evidence_of_recompute"]
+    found = codes(compare_legs({"rollout": first, "recompute": other}, required=()))
+    assert found == ["no_evidence_of_recompute", "role_differs"]
+
+
+@pytest.mark.parametrize("handed_in_as", ["recompute", "first_train_forward"])
+def test_a_capture_that_says_it_is_another_leg_is_invalid(
+    make: Make, columns: Columns, tmp_path: Path, handed_in_as: str
+) -> None:
+    trained = {"mode": "train", "grad": True, "backward": True}
+    make(columns, "another", role="rollout", computed=trained)
+    found = {"rollout": make(columns, "rollout"), handed_in_as: open_capture(tmp_path / "another")}
+    assert codes(compare_legs(found, required=())) == ["role_differs"]
+
+
+def test_a_role_of_ones_own_is_no_leg(make: Make, columns: Columns) -> None:
+    legs_ = {name: make(columns, f"my {name}", role="mine") for name in ("rollout", "recompute")}
+    assert compare_legs(legs_, required=()).verdict == "pass"
+
+
+@pytest.mark.parametrize("idle", [{"passes": 0}, {"mode": "unknown"}, {"grad": False}])
+def test_a_rank_without_rows_of_the_train_leg_need_not_have_trained(
+    three: dict[str, Capture], columns: Columns, tmp_path: Path, idle: dict[str, Any]
+) -> None:
+    for rank, rows in enumerate((columns, {name: values[:0] for name, values in columns.items()})):
+        with CaptureWriter(
+            tmp_path / "ranks", engine="t", role="first_train_forward", weights=WEIGHTS, rank=rank, world_size=2
+        ) as writer:
+            writer.add_columns(rows)
+            trained = {"kind": "forward", "passes": 1, "mode": "train", "grad": True, "backward": True}
+            writer.computed(**{**trained, **(idle if rank else {})})
+    three["first_train_forward"] = open_capture(tmp_path / "ranks")
+    assert compare_legs(three).verdict == "pass"
 
 
 @pytest.mark.parametrize("computed", [{"mode": "eval"}, {"grad": False}, {"backward": False}])
@@ -148,6 +179,12 @@ def test_the_train_leg_must_be_the_forward_that_makes_the_loss(
         ({"sampling": {"min_tokens": 4}}, "sampling_contract"),
         ({"sampling": {"top_p": True}}, "sampling_contract"),
         ({"sampling": {"a_new_transform": 1}}, "sampling_contract"),
+        ({"sampling": {"top_p": "1"}}, "sampling_contract"),
+        ({"sampling": {"use_beam_search": True}}, "sampling_contract"),
+        ({"sampling": {"use_beam_search": 0}}, "sampling_contract"),
+        ({"sampling": {"num_beams": 4}}, "sampling_contract"),
+        ({"sampling": {"no_repeat_ngram_size": 3}}, "sampling_contract"),
+        ({"sampling": {"extra_args": {"processor": "x"}}}, "sampling_contract"),
     ],
 )
 def test_identity_comes_before_numbers(make: Make, columns: Columns, arguments: dict[str, Any], code: str) -> None:
@@ -168,6 +205,7 @@ def test_identity_comes_before_numbers(make: Make, columns: Columns, arguments: 
         None,
         {"temperature": 0.0, "top_p": 1.0, "top_k": 0, "seed": 5, "max_tokens": 64},
         {"temperature": 1.0, "top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0, "logit_bias": None, "n": 8},
+        {"do_sample": True, "num_beams": 1, "use_beam_search": False, "extra_args": None, "no_repeat_ngram_size": 0},
     ],
 )
 def test_sampling_that_leaves_the_distribution_alone_is_comparable(make: Make, columns: Columns, sampling: Any) -> None:
@@ -210,6 +248,19 @@ def test_a_view_with_rows_that_the_reference_lacks_is_invalid(make: Make, column
     part = {name: values[:128] for name, values in columns.items()}
     result = compare_views(make(part, "reference"), {"more": make(columns, "more")})
     assert "rows_missing" in codes(result)
+
+
+@pytest.mark.parametrize("difference", [0.0, 1e-6])
+def test_without_a_computation_record_views_can_fail_but_not_pass(
+    make: Make, columns: Columns, tmp_path: Path, difference: float
+) -> None:
+    with CaptureWriter(tmp_path / "dump", engine="t", role="dump", weights=WEIGHTS) as writer:
+        writer.add_columns({**columns, "logprob": columns["logprob"] - np.float32(difference)})
+    shutil.copytree(tmp_path / "dump", tmp_path / "copy")
+    of = make(columns, "reference") if difference else open_capture(tmp_path / "copy", name="copy")
+    result = compare_views(of, {"dump": open_capture(tmp_path / "dump")})
+    expected = {"logprobs_differ", "cause_unresolved"} if difference else {"no_evidence_of_recompute"}
+    assert set(codes(result)) == expected
 
 
 def test_a_view_that_differs_fails(make: Make, columns: Columns) -> None:

@@ -206,6 +206,19 @@ def test_numbers_outside_their_range_are_invalid(columns: Columns, column: str, 
     assert codes(compare_sides(side, side)) == {"value_out_of_range"}
 
 
+@pytest.mark.parametrize("column", ["sequence", "position", "token_id"])
+def test_numbers_up_to_the_largest_int64_are_numbers(columns: Columns, column: str) -> None:
+    huge = {**columns, column: columns[column] + (2**63 - 2000)}
+    lower = {**huge, "logprob": columns["logprob"] - np.float32(0.5)}
+    assert sides(huge, huge).verdict == "pass"
+    assert (sides(huge, lower).verdict, sides(huge, lower).different) == ("fail", 192)
+
+
+def test_a_negative_turn_is_invalid(columns: Columns) -> None:
+    early = {**columns, "turn": np.where(columns["position"] < 26, -2, 1).astype(np.int32)}
+    assert codes(sides(early, early)) == {"value_out_of_range"}
+
+
 def test_a_turn_that_begins_below_zero_is_invalid(columns: Columns) -> None:
     again = {**columns, "turn": (columns["position"] >= 26).astype(np.int32), "position": columns["position"].copy()}
     again["position"][16] = -3

@@ -22,6 +22,12 @@ def test_every_fault_is_planted_in_three_windows_and_seen(make: Make, make_colum
     assert result.windows["last"][1] == 39 * 64 + 48
 
 
+def test_nan_outside_the_mask_and_the_largest_token_are_no_obstacle(make: Make, columns: Columns) -> None:
+    columns["logprob"].view(np.uint32)[columns["mask"] == 0] = 0x7F800001
+    columns["token_id"][:] = 2**63 - 1
+    assert self_test(make(columns, "a"), make(columns, "b")).passed
+
+
 def test_the_issue_names_these_faults() -> None:
     assert set(FAULTS) >= {
         "one_ulp", "swapped_rows", "sign_of_zero", "one_sided_nan", "dropped_row", "off_by_one_token", "negated",

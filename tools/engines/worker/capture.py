@@ -214,9 +214,9 @@ class CaptureWriter:
             "sequences": len(np.unique(rows["sequence"])),
         }
         self._meta["computation"] = self._evidence.record(self._computation)
+        text = _strict_json(self._meta)
         os.makedirs(self.folder, exist_ok=True)
         _atomically(os.path.join(self.folder, ROWS_FILE), lambda path: save_file(rows, path))
-        text = json.dumps(self._meta, indent=1, allow_nan=False)
         _atomically(os.path.join(self.folder, META_FILE), lambda path: _write_text(path, text))
         self._parts = []
         return self.folder
@@ -412,6 +412,19 @@ def _atomically(path: str, write: Any) -> None:
     finally:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(temporary)
+
+
+def _strict_json(meta: Mapping[str, Any]) -> str:
+    """The text of capture.json; a value that JSON cannot hold is named before anything is written."""
+    for key, value in meta.items():
+        try:
+            json.dumps(value, allow_nan=False)
+        except (TypeError, ValueError) as error:
+            raise CaptureWriteError(
+                f"{key}: got {value!r:.200}, which JSON cannot hold ({error}); allowed: text, finite numbers, "
+                "true, false, null, and lists and objects of these"
+            ) from None
+    return json.dumps(meta, indent=1, allow_nan=False)
 
 
 def _write_text(path: str, text: str) -> None:
