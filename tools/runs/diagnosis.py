@@ -6,6 +6,7 @@ import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from pydantic import ValidationError
 
@@ -16,6 +17,10 @@ from bitgate.tools.runs.codes import advice
 from bitgate.tools.runs.folder import read_object
 from bitgate.tools.runs.results import RankResult, rank_name
 from bitgate.tools.runs.tails import plain_text, tail_of
+
+LARGEST_RESULT: Final = 64 * 1024**2
+"""Bytes: a digest for each of a hundred thousand tensors is about 20 MB."""
+LONGEST_MESSAGE: Final = 10_000
 
 
 @dataclass(frozen=True)
@@ -80,7 +85,9 @@ def _raise_for_rank(side: str, end: RankEnd) -> None:
     who = f"side {side}, rank {end.rank}"
     if end.result is not None and end.result.error is not None:
         failed = end.result.error
-        raise _error(failed.code, f"{who}: {plain_text(failed.message.encode('utf-8', 'replace'))}", end.log)
+        raise _error(
+            failed.code, f"{who}: {plain_text(failed.message[:LONGEST_MESSAGE].encode('utf-8', 'replace'))}", end.log
+        )
     if end.damaged is not None:
         raise _error("bad_result", f"{who}: result.json is not usable: {end.damaged}", end.log)
     if end.result is not None:
@@ -123,6 +130,9 @@ def signal_name(number: int) -> str:
 
 def _result(path: Path, rank: int, world_size: int) -> tuple[RankResult | None, str | None]:
     try:
+        size = path.stat().st_size
+        if size > LARGEST_RESULT:
+            return None, f"it has {size} bytes; a rank writes at most {LARGEST_RESULT}"
         data = path.read_bytes()
     except OSError:
         return None, None

@@ -30,5 +30,5 @@ def plain_text(data: bytes) -> str:
     """Bytes of any program's output as text that may be shown."""
     text = data.decode("utf-8", "replace").replace("\r\n", "\n")
     # A progress bar rewrites its line: only what it said last remains.
-    text = re.sub(r"[^\n]*\r", "", text)
+    text = "\n".join(line.rsplit("\r", 1)[-1] for line in text.split("\n"))
     return redact_text(_CONTROL.sub("\N{REPLACEMENT CHARACTER}", _ESCAPE.sub("", text)))

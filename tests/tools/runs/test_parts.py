@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -140,6 +141,12 @@ def test_text_of_a_log_has_no_control_and_no_secret(tmp_path: Path) -> None:
     assert text == "100%\nbold \N{REPLACEMENT CHARACTER}\N{REPLACEMENT CHARACTER} API_KEY=[redacted]\n"
 
 
+def test_a_long_line_is_shown_as_fast_as_a_short_one() -> None:
+    started = time.process_time()
+    assert plain_text(b"y" * 200_000 + b"\n") == "y" * 200_000 + "\n"
+    assert time.process_time() - started < 2  # a quadratic pattern takes minutes
+
+
 def test_the_tail_of_a_crash_begins_with_it(tmp_path: Path) -> None:
     path = tmp_path / "log.txt"
     path.write_text("noise\n" * 50 + "Fatal Python error: Segmentation fault\n" + "  File x\n" * 100, encoding="utf-8")
@@ -200,6 +207,14 @@ def test_a_result_that_is_not_one_is_damage(tmp_path: Path, text: str) -> None:
     end = rank_end(tmp_path, 0, 1)
     assert end.result is None
     assert end.damaged is not None
+
+
+def test_a_result_of_gigabytes_is_not_read(tmp_path: Path) -> None:
+    folder = tmp_path / "rank00000"
+    folder.mkdir()
+    with (folder / "result.json").open("wb") as file:
+        file.truncate(8 << 30)
+    assert "8589934592 bytes" in str(rank_end(tmp_path, 0, 1).damaged)
 
 
 def test_a_side_does_not_inherit_the_servers_python_nor_its_rank() -> None:

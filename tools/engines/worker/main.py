@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import faulthandler
+import json
 import os
 import sys
 import traceback
@@ -25,6 +26,10 @@ EXIT_ENGINE_FAILED = 1
 EXIT_DISK_FULL = 74
 LEASE_MARGIN_S = 2.0
 """The guard acts on the lease first; this process only when the guard does not."""
+LONGEST_MESSAGE = 4000
+DEEPEST_DESCRIPTION = 32
+LONGEST_DESCRIPTION = 1 << 20
+"""Bytes of JSON: a layer's kernels are about a hundred, and all of it is kept in the ledger for ever."""
 
 
 def run_engine(path: str, place: Place, folder: str) -> int:
@@ -43,7 +48,7 @@ def run_engine(path: str, place: Place, folder: str) -> int:
     reserve.release()
     try:
         write_json(os.path.join(folder, "result.json"), result)
-    except (OSError, ValueError, TypeError):
+    except (OSError, ValueError, TypeError, RecursionError):
         traceback.print_exc()
         return _last_words(folder, result)
     return _exit_code(result)
@@ -51,7 +56,7 @@ def run_engine(path: str, place: Place, folder: str) -> int:
 
 def failure(error: BaseException) -> dict[str, str]:
     """`{"code", "message"}` for what an engine raised, without the secrets of this process's environment."""
-    text = without_secrets(str(error).strip() or "no message", os.environ.items())
+    text = without_secrets(_short(str(error).strip()) or "no message", os.environ.items())
     kind = type(error).__name__
     if isinstance(error, EngineError):
         return {"code": error.code, "message": text}
@@ -64,6 +69,12 @@ def failure(error: BaseException) -> dict[str, str]:
     if isinstance(error, SystemExit):
         return {"code": "engine_exited", "message": f"the engine left Python with exit status {error.code!r}"}
     return {"code": "engine_failed", "message": f"{kind}: {text}"}
+
+
+def _short(text: str) -> str:
+    """Its beginning and its end: the ledger keeps it for ever, the log has the whole."""
+    half = LONGEST_MESSAGE // 2
+    return text if len(text) <= LONGEST_MESSAGE else f"{text[:half]} … {text[-half:]} ({len(text)} characters)"
 
 
 def _execute(job: Job, place: Place, folder: str, result: dict[str, Any]) -> None:
@@ -81,8 +92,15 @@ def _execute(job: Job, place: Place, folder: str, result: dict[str, Any]) -> Non
         result["model"] = {"architecture_digest": architecture} if architecture else None
         steps = Steps(job, folder, engine, sequences, weights, architecture)
         _run_steps(steps, progress, phases, result)
-    finally:
-        _describe_and_close(engine, result)
+    except BaseException:
+        # What failed first is what is told; what then fails too is in the log.
+        try:
+            _describe_and_close(engine, result)
+        except Exception:  # noqa: BLE001 - whatever an engine raises that is failing already
+            traceback.print_exc()
+        raise
+    _describe_and_close(engine, result)
+    check_description(result.pop("describe"), result)
     progress.report(phases, phases, "done")
 
 
@@ -102,6 +120,24 @@ def _describe_and_close(engine: Engine, result: dict[str, Any]) -> None:
         result["describe"] = engine.describe()
     finally:
         engine.close()
+
+
+def check_description(described: dict[str, dict[str, Any]], result: dict[str, Any]) -> None:
+    """Puts it into `result`, unless no reader of result.json would take it: then fails in words about it."""
+    try:
+        size = len(json.dumps(described, allow_nan=False, ensure_ascii=False).encode())
+        depth = _depth(described)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise EngineError("bad_result", f"describe() is no JSON: {type(error).__name__}: {error}") from error
+    if size > LONGEST_DESCRIPTION or depth > DEEPEST_DESCRIPTION:
+        allowed = f"{LONGEST_DESCRIPTION} bytes, {DEEPEST_DESCRIPTION} levels"
+        raise EngineError("bad_result", f"describe() is {size} bytes of JSON, {depth} levels deep; allowed: {allowed}")
+    result["describe"] = described
+
+
+def _depth(value: object) -> int:
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
+    return 1 + max(map(_depth, inner), default=0)
 
 
 def _prepare_output() -> None:
