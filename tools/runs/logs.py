@@ -1,44 +1,37 @@
-"""A run's log as one text, read piece by piece: what its supervisor, launchers and ranks wrote, without secrets."""
+"""A run's log as one text: what its supervisor, launchers and ranks wrote, the last part of each, without secrets."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from bitgate.tools.engines.worker.logs import read_log
-from bitgate.tools.runs.control import run_folder
+from bitgate.tools.engines.worker.logs import log_tail
 from bitgate.tools.runs.tails import plain_text
 
-if TYPE_CHECKING:
-    from bitgate.tools.config.project import Project
-
 PATTERNS: Final = ("supervisor.log", "jobs/*/launcher*.log", "jobs/*/out/rank*/log.txt")
+CHARACTERS: Final = 64_000
+LEAST: Final = 2_000
+"""Characters of a file below which it is not worth showing: of very many ranks only the first are."""
 
 
-@dataclass(frozen=True)
-class LogPage:
-    """Characters `offset` to `next_offset` of `size`; `more` says whether any follow."""
-
-    text: str
-    offset: int
-    next_offset: int
-    size: int
-
-    @property
-    def more(self) -> bool:
-        return self.next_offset < self.size
-
-
-def run_log(project: Project, run_id: str, offset: int = 0, limit: int = 16_000) -> LogPage:
-    """A part of the log; a negative `offset` counts from its end. Offsets are stable once the run has ended."""
-    text = whole_log(run_folder(project, run_id).path)
-    start = max(0, len(text) + offset) if offset < 0 else min(offset, len(text))
-    end = min(len(text), start + max(0, limit))
-    return LogPage(text[start:end], start, end, len(text))
+def run_log(folder: Path, characters: int = CHARACTERS) -> str:
+    """The tails of all log files under a run's folder, at most about `characters` in all."""
+    files = [path for pattern in PATTERNS for path in sorted(folder.glob(pattern)) if path.is_file()]
+    if not files:
+        return f"no log in {folder} yet"
+    share = max(LEAST, characters // len(files))
+    shown = files[: max(1, characters // share)]
+    parts = [f"== {path.relative_to(folder)}\n{_tail(path, share)}" for path in shown]
+    if len(shown) < len(files):
+        parts.append(f"== {len(files) - len(shown)} more files in {folder}")
+    return "\n".join(parts)
 
 
-def whole_log(folder: Path) -> str:
-    """Every log file of a run, each under its name; bounded because each of them is."""
-    files = [path for pattern in PATTERNS for path in sorted(folder.glob(pattern))]
-    return "\n".join(f"== {path.relative_to(folder)}\n{plain_text(read_log(path))}" for path in files)
+def _tail(path: Path, characters: int) -> str:
+    data = log_tail(path, 4 * characters + 1)
+    text = plain_text(data)
+    if len(data) <= 4 * characters and len(text) <= characters:
+        return text.rstrip()
+    kept = text[-characters:]
+    whole_lines = kept.partition("\n")[2] or kept
+    return f"… (the last part of {path})\n{whole_lines}".rstrip()

@@ -12,6 +12,7 @@ from tiny_runs import Ended
 
 from bitgate.tools.config.project import Project
 from bitgate.tools.engines.worker.logs import read_log
+from bitgate.tools.runs.logs import run_log
 from bitgate.tools.runs.processes import marked_run
 
 Run = Callable[..., Ended]
@@ -63,10 +64,8 @@ def test_garbage_on_its_output_changes_nothing(project: Project, run_tiny: Run) 
 
 
 def test_garbage_is_fit_to_be_shown_when_the_engine_then_fails(project: Project, run_tiny: Run) -> None:
-    from bitgate.tools.runs.logs import run_log
-
     ended = run_tiny(project, **mischief("prints_garbage"))
-    text = run_log(project, ended.run.id).text
+    text = run_log(ended.folder)
     assert "\x1b" not in text
     assert text.encode("utf-8").decode("utf-8") == text
 
@@ -78,6 +77,7 @@ def test_a_flood_of_output_keeps_its_head_and_its_tail(make_project: Callable[..
     assert sum(path.stat().st_size for path in folder.glob("log.txt*")) <= (1 << 20) + 100
     kept = read_log(folder / "log.txt")
     assert kept.endswith(b"the last line\n")
+    assert run_log(ended.folder).endswith("the last line")
     dropped = int((folder / "log.txt.dropped").read_text(encoding="ascii"))
     assert dropped + sum((folder / f"log.txt{end}").stat().st_size for end in ("", ".0", ".1")) == (32 << 20) + 14
     assert f"{dropped} bytes dropped".encode() in kept

@@ -20,6 +20,7 @@ from bitgate.tools.runs.diagnosis import RankEnd, conclude, rank_end
 from bitgate.tools.runs.interpreter import side_environment
 from bitgate.tools.runs.job import Deadlines, RankNote
 from bitgate.tools.runs.lease import HeldLease, holder
+from bitgate.tools.runs.logs import run_log
 from bitgate.tools.runs.results import RankResult
 from bitgate.tools.runs.tails import plain_text, tail_of
 
@@ -127,6 +128,22 @@ def test_the_tail_spans_the_segments(tmp_path: Path) -> None:
         log.write(f"{number:03d} line\n".encode())
     log.close()
     assert log_tail(tmp_path / "log.txt", 27) == b"197 line\n198 line\n199 line\n"
+
+
+def test_the_log_of_many_ranks_is_the_tail_of_each_and_says_what_is_left_out(tmp_path: Path) -> None:
+    for rank in range(8):
+        folder = tmp_path / "jobs" / "0-side" / "out" / f"rank{rank:05d}"
+        folder.mkdir(parents=True)
+        lines = "".join(f"rank {rank} line {n}\n" for n in range(10_000))
+        (folder / "log.txt").write_text(f"{lines}HF_TOKEN=hf_{'x' * 30}\nlast of {rank}\n", encoding="utf-8")
+
+    text = run_log(tmp_path, 12_000)
+
+    assert len(text) < 14_000
+    assert [rank for rank in range(8) if f"\nlast of {rank}" in text] == [0, 1, 2, 3, 4, 5]
+    assert text.endswith(f"== 2 more files in {tmp_path}")
+    assert "hf_x" not in text and "line 0\n" not in text
+    assert run_log(tmp_path / "jobs") == f"no log in {tmp_path / 'jobs'} yet"
 
 
 def test_a_log_on_a_full_disk_counts_and_goes_on(tmp_path: Path) -> None:
