@@ -39,7 +39,7 @@ def decision_for(
     view = LedgerView(store)
     if not view.reviewers.current:
         raise SignatureRefused(
-            "reviewers: this ledger has none; they are the chain's first row (`bitgate init --reviewers`)."
+            "reviewers: this ledger has none; they are the chain's first row (`bitgate reviewers FILE`)."
         )
     if choice in {"reject", "waive"} and not reason.strip():
         raise SignatureRefused(

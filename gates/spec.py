@@ -16,7 +16,7 @@ Signature = Literal["opens", "closes"]
 """`opens`: a person must sign before the gate's evidence counts. `closes`: a person must sign the evidence."""
 OnFail = Literal["blocks", "newest"]
 """`blocks`: a fail under today's digests stands until what it saw changes: a later pass with the same digests does not
-explain it. `newest`: the newest result decides (speed and provenance, where the surroundings are part of the measurement)."""
+explain it. `newest`: the newest result decides (for speed and provenance the surroundings are part of it)."""
 PolicyField = Literal["updates_per_step", "corrections", "cross_rank_reduction", "rollout_floor"]
 
 
@@ -28,7 +28,7 @@ class Need:
     what: str
     tool: str
     call: str
-    """How to produce it; `{rollout}`, `{trainer}`, `{baseline}`, `{slice}`, `{full}` are filled in with today's names."""
+    """How to produce it; `{rollout}`, `{trainer}`, `{baseline}`, `{slice}`, `{full}` become today's names."""
     check: str | None = None
     sides: tuple[SideRole, ...] = ()
     model: ModelRole | None = None

@@ -15,7 +15,7 @@ from bitgate.store.records import Run
 from bitgate.tools.config.project import Project
 from bitgate.tools.registry import ToolRequest
 
-NOT_SIDES: Final = frozenset({"model", "workload", "check", "name", "captures", "note"})
+NOT_SIDES: Final = frozenset({"model", "workload", "check", "name", "captures", "note", "options"})
 """Fields whose text may look like a side's name and is not one."""
 
 
@@ -57,6 +57,8 @@ def sides_of(project: Project, tool: str, request: ToolRequest) -> dict[str, boo
     named = {text for field, value in body.items() if field not in NOT_SIDES for text in _texts(value)}
     if tool == "ab_benchmark" and not body.get("other") and not body.get("breakdown"):
         named.add("baseline")
+    if tool == "slice_model" and not body.get("plan_only") and not body.get("side"):
+        named.add("rollout")  # whose interpreter runs the slice's proofs
     options = body.get("options")
     tried = {name for name, given in options.items() if given} if isinstance(options, Mapping) else set()
     return {name: name in tried for name in project.config.side if name in named | tried}
@@ -65,6 +67,6 @@ def sides_of(project: Project, tool: str, request: ToolRequest) -> dict[str, boo
 def _texts(value: JsonValue) -> Iterator[str]:
     if isinstance(value, str):
         yield value
-    elif isinstance(value, list):
-        for item in value:
+    elif isinstance(value, list | dict):
+        for item in value.values() if isinstance(value, dict) else value:
             yield from _texts(item)

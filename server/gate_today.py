@@ -1,4 +1,4 @@
-"""Today, for the gates: the configuration as it is, joined with what was observed last and a stat of the files it named."""
+"""Today, for the gates: the configuration, what was observed last, and a stat of the files that provenance named."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _policy(project: Project) -> PolicyToday:
     )
 
 
-# --- sides -------------------------------------------------------------------------------------------------------------
+# --- sides ---------------------------------------------------------------------------------------------------
 
 
 def _sides(project: Project, store: Store) -> dict[SideRole, SideToday]:
@@ -119,7 +119,7 @@ def _about(store: Store, name: str, tool: str | None = None) -> Iterable[Evidenc
 
 
 def _changed_files(store: Store, name: str, files: Files) -> str:
-    """Files of the last provenance of this side that are not as they were; empty when all are, or it was another host."""
+    """Files of this side's last provenance that are not as they were; empty when all are, or it was another host."""
     newest = next(iter(_about(store, name, "check_provenance")), None)
     named = next((ref for ref in newest.artifacts if ref.name.endswith(FINGERPRINT)), None) if newest else None
     changed = files.differing(store, named.digest) if named else []
@@ -164,7 +164,7 @@ def _read_fingerprint(path: Path) -> list[tuple[str, int, int]]:
     return [(str(path), int(size), int(mtime_ns)) for path, size, mtime_ns in files]
 
 
-# --- models ------------------------------------------------------------------------------------------------------------
+# --- models --------------------------------------------------------------------------------------------------
 
 
 def _models(project: Project, store: Store) -> dict[ModelRole, ModelToday]:

@@ -31,7 +31,7 @@ def listening(port: int) -> Iterator[tuple[socket.socket, Door, str]]:
 
 @contextmanager
 def announced(state: Path, bound: socket.socket) -> Iterator[None]:
-    """While the page runs its address lies beside the ledger, so that tools can point a person to it. Without the link's token."""
+    """While the page runs its address, without the link's token, lies beside the ledger: tools point a person to it."""
     note = state / ADDRESS
     note.write_text(f"http://127.0.0.1:{bound.getsockname()[1]}\n", encoding="utf-8")
     try:

@@ -2,8 +2,8 @@
 
     python tests/bench/bench_gates.py [--evidence 100000]
 
-Prints: the median time of the board (configuration read, files that provenance named stat'ed, every gate evaluated, every
-signature checked once), of `submit_gate`, and of `verify` (chain, signatures and submissions) in rows a second.
+Prints: the median time of the board (configuration read, files that provenance named stat'ed, every gate evaluated,
+every signature checked once), of `submit_gate`, and of `verify` (chain, signatures and submissions) in rows a second.
 """
 
 from __future__ import annotations
@@ -71,11 +71,14 @@ def observed(project: Project, name: str, version: str = "1.0") -> SideRecord:
     return record.model_copy(update={"stable": stable, "digest": side.digest(stable, record.axes)})
 
 
-def record(store: Store, need: Need, sides: list[SideRecord], actor: str, artifacts: tuple[ArtifactRef, ...] = ()) -> str:
+def record(
+    store: Store, need: Need, sides: list[SideRecord], actor: str, artifacts: tuple[ArtifactRef, ...] = ()
+) -> str:
     run = store.start_run(need.tool, {"check": need.check}, actor)
     model = {"full": FULL, "slice": SLICE, None: None}[need.model]
     finding = Finding(
-        verdict="pass", summary="equal", next="go on", grade="observed", check=need.check, figures={"comparisons": LEGS},
+        verdict="pass", summary="equal", next="go on", grade="observed", check=need.check,
+        figures={"comparisons": LEGS},
         sides={side.name: side for side in sides}, models={model.name: model} if model else {}, artifacts=artifacts,
         coverage=Coverage(exercised=tuple({axis for side in sides for axis in side.axes})),
     )  # fmt: skip
@@ -88,7 +91,9 @@ def fill(store: Store, project: Project, count: int) -> None:
     """Old results of other versions of every side, of every kind that a gate asks for, and some that say no."""
     needs = [need for gate in GATES for need in gate.needs]
     store.ledger.rows("PRAGMA synchronous = OFF")  # only to get there sooner: what is measured afterwards reads
-    sides = {(name, v): observed(project, name, f"0.{v}") for name in ("rollout", "trainer", "baseline") for v in range(50)}
+    sides = {
+        (name, v): observed(project, name, f"0.{v}") for name in ("rollout", "trainer", "baseline") for v in range(50)
+    }
     for first in range(0, count, 1000):
         with store.transaction():
             for number in range(first, min(first + 1000, count)):

@@ -119,7 +119,8 @@ class World:
         sides = changes.pop("sides", {})
         models = changes.pop("models", {})
         body: dict[str, object] = {
-            "verdict": "pass", "summary": f"{tool}: {check or 'as declared'}", "next": "go on", "grade": "observed", "check": check,
+            "verdict": "pass", "summary": f"{tool}: {check or 'as declared'}", "next": "go on",
+            "grade": "observed", "check": check,
             "sides": {record.name: record for record in sides}, "models": {record.name: record for record in models},
             "figures": {"comparisons": THREE_LEGS, "ratio_low": 0.9, "nonce": run.id},
             "coverage": Coverage(exercised=("decode",)),

@@ -1,7 +1,7 @@
 """Service mode is real: bitgate runs as one user, the agent as another on the same machine, with a shell and one token.
 
-Everything an agent could try on the files, the process and the service is tried; what is asked for is refused, and the ledger
-verifies afterwards.
+Everything an agent could try on the files, the process and the service is tried; what is asked for is refused, and
+the ledger verifies afterwards.
 """
 
 from __future__ import annotations
@@ -104,14 +104,16 @@ def service() -> Iterator[Service]:
     shutil.rmtree(folder)
 
 
-SHELL = (
-    r"""
+SHELL = r"""
 import ctypes, json, os, signal, socket, sqlite3, sys
 root, pid = sys.argv[1], int(sys.argv[2])
 state = root + "/.bitgate"
 ledger = state + "/ledger.db"
 def sql(statement):
     c = sqlite3.connect(ledger); c.execute(statement); c.commit()
+def trace():
+    if ctypes.CDLL(None).ptrace(16, pid, 0, 0):
+        raise PermissionError
 def write(path):
     with open(path, "w") as f: f.write("x")
 attempts = {
@@ -141,8 +143,8 @@ attempts = {
     "read the server's memory": lambda: open(f"/proc/{pid}/mem", "rb").read(1),
     "read the server's open files": lambda: os.listdir(f"/proc/{pid}/fd"),
     "enter the server's folder": lambda: os.listdir(f"/proc/{pid}/cwd/../proc/{pid}/root/" + root),
-    "trace the server": lambda: (_ for _ in ()).throw(PermissionError()) if ctypes.CDLL(None).ptrace(16, pid, 0, 0) else None,
-    "become the service's user": lambda: os.setuid(%d),
+    "trace the server": trace,
+    "become the service's user": lambda: os.setuid(int(sys.argv[3])),
     "become root": lambda: os.setuid(0),
 }
 done = {}
@@ -154,21 +156,19 @@ for name, attempt in attempts.items():
         done[name] = "refused"
 print(json.dumps(done))
 """
-    % SERVICE
-)  # noqa: UP031
 
 
 @pytest.fixture(scope="module")
 def tried(service: Service) -> dict[str, str]:
     """What the agent's shell got."""
     python = "/usr/bin/python3" if Path("/usr/bin/python3").exists() else sys.executable
-    command = [*as_user(AGENT), python, "-c", SHELL, str(service.root), str(service.process.pid)]
+    command = [*as_user(AGENT), python, "-c", SHELL, str(service.root), str(service.process.pid), str(SERVICE)]
     done = subprocess.run(command, capture_output=True, text=True, cwd="/", check=True, encoding="utf-8")
     found: dict[str, str] = json.loads(done.stdout)
     return found
 
 
-ATTEMPTS = re.findall(r'^    "([^"]+)": lambda', SHELL, re.MULTILINE)
+ATTEMPTS = re.findall(r'^    "([^"]+)": (?:lambda|trace)', SHELL, re.MULTILINE)
 
 
 @pytest.mark.parametrize("attempt", ATTEMPTS)

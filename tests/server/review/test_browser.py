@@ -196,7 +196,8 @@ def test_a_form_on_another_page_cannot_act_here(visit, serve, awaiting, tmp_path
         hostile.base + "/**",
         lambda route: route.fulfill(
             content_type="text/html",
-            body=f'<form method=post action="{served.base}/gates/C1/prepare"><input name=choice value=approve><button>go</button></form>',
+            body=f'<form method=post action="{served.base}/gates/C1/prepare">'
+            "<input name=choice value=approve><button>go</button></form>",
         ),
     )
     page.goto(hostile.base + "/trap")
@@ -294,7 +295,8 @@ AUDIT = """() => {
   for (const e of document.querySelectorAll('input:not([type=hidden]), textarea:not([hidden])'))
     if (!e.labels || !e.labels.length) found.push('unlabelled ' + e.name);
   for (const e of document.querySelectorAll('table')) if (!e.caption) found.push('table without caption');
-  for (const e of document.querySelectorAll('a, button')) if (!e.hidden && !e.textContent.trim()) found.push('empty ' + e.tagName);
+  for (const e of document.querySelectorAll('a, button'))
+    if (!e.hidden && !e.textContent.trim()) found.push('empty ' + e.tagName);
   if (document.querySelectorAll('h1').length !== 1) found.push('h1');
   if (document.querySelectorAll('main').length !== 1) found.push('main');
   const ids = [...document.querySelectorAll('[id]')].map(e => e.id);
@@ -311,12 +313,20 @@ AUDIT = """() => {
 
 CONTRAST = """() => {
   const rgb = s => s.match(/[\\d.]+/g).map(Number);
-  const lum = c => { const f = c.slice(0, 3).map(v => { v /= 255; return v <= .03928 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4; });
+  const part = v => v <= .03928 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4;
+  const lum = c => { const f = c.slice(0, 3).map(v => part(v / 255));
     return .2126 * f[0] + .7152 * f[1] + .0722 * f[2]; };
-  const back = e => { for (; e; e = e.parentElement) { const c = rgb(getComputedStyle(e).backgroundColor); if (c.length < 4 || c[3] > 0) return c; } return [255, 255, 255]; };
+  const back = e => {
+    for (; e; e = e.parentElement) {
+      const c = rgb(getComputedStyle(e).backgroundColor);
+      if (c.length < 4 || c[3] > 0) return c;
+    }
+    return [255, 255, 255];
+  };
   const low = [];
   for (const e of document.querySelectorAll('main *, header *, footer *')) {
-    if (![...e.childNodes].some(n => n.nodeType === 3 && n.textContent.trim()) || !e.getClientRects().length || e.closest('svg')) continue;
+    const spoken = [...e.childNodes].some(n => n.nodeType === 3 && n.textContent.trim());
+    if (!spoken || !e.getClientRects().length || e.closest('svg')) continue;
     const a = lum(rgb(getComputedStyle(e).color)), b = lum(back(e));
     const ratio = (Math.max(a, b) + .05) / (Math.min(a, b) + .05);
     if (ratio < 4.5) low.push(e.tagName + '.' + e.className + ' ' + ratio.toFixed(2));
