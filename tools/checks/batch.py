@@ -1,4 +1,4 @@
-"""Check `batch`: every sequence alone against the same sequence in company."""
+"""Check `batch`: every sequence alone against the same sequence in company, and among others with its long prefix."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bitgate.tools.checks.company import company
+from bitgate.tools.checks.company import company, family
 from bitgate.tools.checks.plan import CheckPlan, PlannedJob, StepRef, View, alone, together
 from bitgate.tools.config.workloads import TokenSequence
 from bitgate.tools.engines.jobs import Canary, Decode, Generate, Groups, Prefill, Sampling, Step
@@ -43,8 +43,12 @@ def plan_batch(
     seed: int,
     *,
     decodes: bool,
+    room: int = 0,
 ) -> CheckPlan:
-    """`decodes`: the engine has a decode phase, swept beside the prefill; otherwise sequences come with responses."""
+    """`decodes`: the engine has a decode phase, swept beside the prefill; otherwise sequences come with responses.
+
+    `room`: the longest sequence that the side takes; 0: not known.
+    """
     count = len(sequences)
     crowds = {size: crowd(count, size, seed) for size in sizes}
     extra = company(sequences, max(len(c.company) for c in crowds.values()), max_tokens, seed)
@@ -59,8 +63,29 @@ def plan_batch(
     for size, c in crowds.items():
         steps.append(Prefill(name=f"prefill_{size}", groups=c.groups, company=c.company))
         views.append(_view("prefill", size))
+    relatives = family(sequences, room, max_tokens, seed)
+    first = count + len(extra)
+    for phase in ("decode", "prefill") if decodes else ("prefill",):
+        steps.extend(_family_steps(phase, range(first, first + len(relatives))))
+        views.append(_family_view(phase))
     steps.append(Canary(groups=together(range(min(count, 4)))))
-    return CheckPlan((*sequences, *extra), (PlannedJob(JOB, tuple(steps)),), tuple(views))
+    return CheckPlan((*sequences, *extra, *relatives), (PlannedJob(JOB, tuple(steps)),), tuple(views))
+
+
+def _family_steps(phase: str, members: range) -> tuple[Step, Step]:
+    apart, joint = [[i] for i in members], together(members)
+    if phase == "prefill":
+        return Prefill(name="prefill_family_alone", groups=apart), Prefill(name="prefill_family", groups=joint)
+    # The second step finds the prefix in the cache that the first one filled: only then do requests share its blocks.
+    return (
+        Decode(name="decode_family_alone", groups=apart, reset_cache=True),
+        Decode(name="decode_family", groups=joint),
+    )
+
+
+def _family_view(phase: str) -> View:
+    label = f"{phase}, all with one long prefix against alone"
+    return View(label, StepRef(JOB, f"{phase}_family_alone"), StepRef(JOB, f"{phase}_family"))
 
 
 def _view(phase: str, size: int) -> View:

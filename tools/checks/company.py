@@ -10,6 +10,11 @@ from bitgate.tools.config.workloads import TokenSequence, seeded_numbers
 COMPANY_LENGTHS = (1, 2, 7, 15, 16, 17, 31, 32, 33, 47, 64, 97, 128, 200)
 """Prompt lengths around tile and KV-block edges; total tokens of a batch sweep with them."""
 
+FAMILY = 9
+SHARED_PREFIX = 272
+"""vLLM merges the attention of a shared prefix (cascade) from 8 requests and 256 tokens on, and only when every request
+of the batch has that prefix (vllm#22103)."""
+
 
 def forced(sequences: Sequence[TokenSequence], tokens: int, seed: int) -> tuple[TokenSequence, ...]:
     """The sequences, those without a response given a seeded one of `tokens` token ids."""
@@ -23,10 +28,29 @@ def forced(sequences: Sequence[TokenSequence], tokens: int, seed: int) -> tuple[
 def company(sequences: Sequence[TokenSequence], count: int, tokens: int, seed: int) -> tuple[TokenSequence, ...]:
     """`count` sequences to keep `sequences` company; every other one shares the first half of one's prompt.
 
-    Shared prefixes are always in the matrix, since some kernels merge attention differently only then (vllm#22103).
+    So prefixes of different lengths are shared by some of a batch; `family` is a batch that shares one as a whole.
     """
     ids = _alphabet(sequences)
     return tuple(_companion(sequences, ids, i, tokens, seed) for i in range(count))
+
+
+def family(sequences: Sequence[TokenSequence], room: int, tokens: int, seed: int) -> tuple[TokenSequence, ...]:
+    """`FAMILY` sequences that all begin with one long prefix and go on each in its own way.
+
+    `room`: the longest sequence that the side takes, 0 where that is not known; then the workload's longest prompt is
+    the prefix.
+    """
+    ids = _alphabet(sequences)
+    longest = max((s.prompt for s in sequences), key=len)
+    length = min(SHARED_PREFIX, room - FAMILY - tokens) if room else len(longest)
+    prefix = (longest + _draw(ids, SHARED_PREFIX, seed, "family"))[: max(length, 1)]
+    return tuple(
+        TokenSequence(
+            (*prefix, ids[i % len(ids)], *_draw(ids, i, seed, f"family {i}")),
+            _draw(ids, tokens, seed, f"family response {i}"),
+        )
+        for i in range(FAMILY)
+    )
 
 
 def long_prompts(sequences: Sequence[TokenSequence], lengths: Sequence[int], seed: int) -> tuple[TokenSequence, ...]:

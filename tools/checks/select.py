@@ -32,7 +32,13 @@ def plan_check(request: CompareRequest, adapter: Adapter, side: Side, model: Mod
         case "batch":
             sizes = tuple(request.batch_sizes or SWITCH_POINTS)
             return plan_batch(
-                sequences, workload.max_tokens, workload.sampling, sizes, request.seed, decodes=adapter.decodes
+                sequences,
+                workload.max_tokens,
+                workload.sampling,
+                sizes,
+                request.seed,
+                decodes=adapter.decodes,
+                room=adapter.room(side, model),
             )
         case "phase":
             if not adapter.decodes:

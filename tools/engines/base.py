@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -111,6 +112,15 @@ class Adapter:
     def variants(self, side: Side, sequences: Sequence[TokenSequence], max_tokens: int) -> Mapping[str, Options]:
         """Axis -> options, laid over the side's own, that bring it about on this workload."""
         return {}
+
+    def room(self, side: Side, model: Model) -> int:
+        """Tokens of the longest sequence that the side takes; 0 where nothing says so."""
+        try:
+            config = json.loads((model.path / "config.json").read_text(encoding="utf-8"))
+            return int(config.get("text_config", config)["max_position_embeddings"])
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            # The engine will say what is wrong with the model; here only the lengths are not known.
+            return 0
 
     def long_lengths(self, side: Side, model: Model, max_tokens: int) -> tuple[int, ...]:
         """Prompt lengths at and across the engine's cache-block edges, as far as the model reaches."""

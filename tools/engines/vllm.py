@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -75,11 +74,15 @@ class VllmAdapter(Adapter):
             found["graphs"] = {"enforce_eager": True}
         return found
 
+    def room(self, side: Side, model: Model) -> int:
+        given = side.options.get("max_model_len")
+        return given if isinstance(given, int) else super().room(side, model)
+
     def long_lengths(self, side: Side, model: Model, max_tokens: int) -> tuple[int, ...]:
         block = _block_size(side)
         # Just before an edge (decode crosses it), on it, behind it, and with whole blocks to find in the cache.
         wanted = (block - max_tokens // 2 - 1, block, block + 1, 2 * block + 3)
-        limit = _max_length(side, model) - max_tokens
+        limit = self.room(side, model) - max_tokens
         return tuple(length for length in wanted if 0 < length <= limit)
 
 
@@ -96,18 +99,6 @@ def _above_one(value: JsonValue) -> bool:
 def _block_size(side: Side) -> int:
     given = side.options.get("block_size")
     return given if isinstance(given, int) else BLOCK_SIZE[platform_of(side.python) or "cuda"]
-
-
-def _max_length(side: Side, model: Model) -> int:
-    given = side.options.get("max_model_len")
-    if isinstance(given, int):
-        return given
-    try:
-        config = json.loads((model.path / "config.json").read_text(encoding="utf-8"))
-        return int(config.get("text_config", config)["max_position_embeddings"])
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        # The engine will say what is wrong with the model; here only the lengths are left out.
-        return 0
 
 
 def _chunks(side: Side, sequences: Sequence[TokenSequence]) -> Options:

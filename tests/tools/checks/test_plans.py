@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bitgate.tools.checks.batch import SWITCH_POINTS, crowd, plan_batch
-from bitgate.tools.checks.company import company, forced, long_prompts
+from bitgate.tools.checks.company import company, family, forced, long_prompts
 from bitgate.tools.checks.layout import plan_layout
 from bitgate.tools.checks.phase import DEPLOYED, plan_phase
 from bitgate.tools.checks.plan import CheckPlan, StepRef
@@ -30,9 +30,41 @@ def test_a_crowd_holds_every_sequence_once_in_groups_of_exactly_its_size(count: 
 
 def test_batch_sweeps_every_switch_point_in_both_phases_against_alone() -> None:
     plan = plan_batch(PROMPTS, 4, Sampling(), SWITCH_POINTS, 0, decodes=True)
-    assert {view.step.step for view in plan.views} == {f"{p}_{n}" for p in ("decode", "prefill") for n in SWITCH_POINTS}
-    assert {view.reference.step for view in plan.views} == {"decode_alone", "prefill_alone"}
+    swept = [view for view in plan.views if "family" not in view.step.step]
+    assert {view.step.step for view in swept} == {f"{p}_{n}" for p in ("decode", "prefill") for n in SWITCH_POINTS}
+    assert {view.reference.step for view in swept} == {"decode_alone", "prefill_alone"}
     _names_only_sequences_that_exist(plan)
+
+
+@pytest.mark.parametrize("decodes", [True, False])
+def test_batch_asks_for_a_batch_that_shares_one_long_prefix_as_a_whole(decodes: bool) -> None:
+    """Some kernels merge the attention of a shared prefix only when every request has it, and it is long."""
+    plan = plan_batch(forced(PROMPTS, 4, 0), 4, Sampling(), (1, 8), 0, decodes=decodes, room=2048)
+    steps = {step.name: step for job in plan.jobs for step in job.steps}
+    phases = ("decode", "prefill") if decodes else ("prefill",)
+    views = {view.step.step: view for view in plan.views}
+    for phase in phases:
+        assert views[f"{phase}_family"].reference.step == f"{phase}_family_alone"
+        (joint,) = steps[f"{phase}_family"].groups
+        assert steps[f"{phase}_family_alone"].groups == [[i] for i in joint]
+        prompts = [plan.sequences[i].prompt for i in joint]
+        assert len(joint) >= 8 and len({prompt[:256] for prompt in prompts}) == 1
+        assert len(set(prompts)) == len(joint)
+    _names_only_sequences_that_exist(plan)
+
+
+def test_the_prefix_of_a_batch_is_cached_before_it_is_shared() -> None:
+    steps = {step.name: step for step in plan_batch(PROMPTS, 4, Sampling(), (1,), 0, decodes=True).jobs[0].steps}
+    alone, joint = steps["decode_family_alone"], steps["decode_family"]
+    assert isinstance(alone, Decode) and isinstance(joint, Decode)
+    assert (alone.reset_cache, joint.reset_cache) == (True, False)
+
+
+@pytest.mark.parametrize("room", [0, 1, 40, 280, 10**6])
+def test_a_family_fits_where_the_side_has_room(room: int) -> None:
+    lengths = [len(s.prompt) + len(s.response) for s in family(PROMPTS, room, 4, 0)]
+    assert max(lengths) <= max(room, 14) or room == 0
+    assert min(lengths) > 4
 
 
 def test_batch_without_a_decode_phase_sweeps_prefill_alone() -> None:
