@@ -69,7 +69,7 @@ def plan(project: Project, request: CompareRequest) -> None:
         adapter_of(side.engine).check_options(side)
         project.model(request.model or side.model)
     if any(side.engine != "capture" for side in sides):
-        project.workload(request.workload)
+        project.workload(request.workload).check()
     if request.check != "rollout_vs_trainer" and sides[0].engine == "capture":
         raise RequestError(
             "side", request.side, "a side with an engine", f"check={request.check} on files takes `captures`."

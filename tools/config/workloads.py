@@ -41,6 +41,15 @@ class Workload:
     def max_tokens(self) -> int:
         return self.config.max_tokens
 
+    def check(self) -> None:
+        """Whether its file can be read and begins with a prompt; cheap, also where the file is large.
+
+        Raises:
+            ConfigError: the text names file, row and key.
+        """
+        if self.file is not None:
+            read_sequences(self.file, self.config.model_copy(update={"limit": 1}))
+
     def sequences(self) -> list[TokenSequence]:
         """The sequences, in order.
 

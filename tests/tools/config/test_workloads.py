@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from bitgate.tools.config.model import GeneratorConfig, WorkloadConfig
 from bitgate.tools.config.project import Project
 from bitgate.tools.config.workloads import TokenSequence, generate_prompts, read_sequences, sequences_digest
 from bitgate.tools.errors import ConfigError
+from bitgate.tools.run_compare import CompareRequest, plan
 
 SMALL = GeneratorConfig(seed=7, count=3, length=(4, 6), vocab=100)
 
@@ -125,6 +127,30 @@ def test_a_missing_file_and_an_unknown_kind_are_named(tmp_path: Path) -> None:
         read(tmp_path / "none.jsonl")
     with pytest.raises(ConfigError, match=r"\.jsonl, \.ndjson, \.parquet"):
         read(jsonl(tmp_path / "p.csv"))
+
+
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        (None, "cannot be read"),
+        ([], "holds no prompt"),
+        ([{"ids": [1]}], "name the key"),
+        ([{"prompt_token_ids": []}], "is empty"),
+        ([{"prompt_token_ids": [1, -2]}], "token ids from 0"),
+    ],
+)
+def test_a_call_on_a_file_without_prompts_is_refused_before_its_run(
+    write: Callable[..., Path], rows: list[Any] | None, words: str
+) -> None:
+    root = write(
+        '[side.rollout]\nengine = "python"\npython = "python3"\nmodule = "m.py"\n'
+        '[model.m]\npath = "m"\n[workload.w]\nprompts = "p.jsonl"\n'
+    )
+    if rows is not None:
+        jsonl(root / "p.jsonl", *rows)
+
+    with pytest.raises(ConfigError, match=words):
+        plan(Project.load(root), CompareRequest(check="repeat"))
 
 
 def test_parquet_without_pyarrow_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

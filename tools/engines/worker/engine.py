@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -55,7 +56,14 @@ class Perturbation:
     undo: Callable[[], None] = field(repr=False)
 
     def info(self) -> dict[str, Any]:
-        return {"weight": self.weight, "index": self.index, "before": self.before, "after": self.after}
+        return {
+            "weight": self.weight, "index": self.index, "before": _figure(self.before), "after": _figure(self.after),
+        }  # fmt: skip
+
+
+def _figure(value: float) -> float | str:
+    """A checkpoint may hold NaN, which JSON does not."""
+    return value if math.isfinite(value) else str(value)
 
 
 class Engine(Protocol):

@@ -15,7 +15,7 @@ _BITS = {
 
 
 def add_one_ulp(name: str, tensor: torch.Tensor) -> Perturbation:
-    """Changes the element of greatest magnitude by one ulp towards zero (so that it stays finite).
+    """Changes the element of greatest magnitude by one ulp towards zero, so that it stays finite; a zero away from it.
 
     The greatest, because its ulp is the greatest: the change has the best chance to survive later rounding.
 
@@ -26,7 +26,8 @@ def add_one_ulp(name: str, tensor: torch.Tensor) -> Perturbation:
     index = int(flat.float().abs().argmax())
     before, original = float(flat[index]), int(bits[index])
     everything = bits.clone()
-    bits[index] = original - 1
+    # Zero has no neighbour towards zero: one below its bits is a NaN.
+    bits[index] = original + (1 if before == 0 else -1)
 
     def undo() -> None:
         bits[index] = original

@@ -143,3 +143,23 @@ def test_a_full_disk_is_seen_through_what_wraps_it() -> None:
 )
 def test_the_first_node_of_a_slurm_list(nodes: str, first: str) -> None:
     assert first_host(nodes) == first
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("fill", ["0.0", "-0.0", "1.0"])
+def test_the_canary_moves_any_weight_by_one_ulp_and_back(engine_python: str, fill: str) -> None:
+    import subprocess
+
+    script = (
+        "import sys, torch; sys.path.insert(0, sys.argv[1]); from worker.ulp import add_one_ulp\n"
+        f"w = torch.full((4,), {fill}).bfloat16(); was = w.clone(); canary = add_one_ulp('w', w)\n"
+        "print(torch.isfinite(w).all().item(), (w != was).sum().item()); canary.undo()\n"
+        "print(torch.equal(w.view(torch.int16), was.view(torch.int16)))"
+    )
+    from bitgate.tools.engines import worker
+
+    engines = str(Path(worker.__file__).parents[1])
+    done = subprocess.run(
+        [engine_python, "-c", script, engines], capture_output=True, text=True, encoding="utf-8", check=True
+    )
+    assert done.stdout.split() == ["True", "1", "True"]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
-from bitgate.tools.engines.worker.engine import EngineError
+from bitgate.tools.engines.worker.engine import EngineError, Perturbation
 from bitgate.tools.engines.worker.main import LONGEST_MESSAGE, check_description, failure
 
 
@@ -48,3 +49,8 @@ def test_a_huge_message_keeps_its_beginning_and_its_end() -> None:
     assert len(message) < LONGEST_MESSAGE + 100
     assert message.startswith("RuntimeError: begin")
     assert "end (1000008 characters)" in message
+
+
+def test_a_canary_in_a_weight_that_is_nan_can_be_reported() -> None:
+    info = Perturbation("norm.weight", 0, float("nan"), 1.0, lambda: None).info()
+    assert json.loads(json.dumps(info, allow_nan=False))["before"] == "nan"
