@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import select
 import signal
@@ -16,6 +17,8 @@ from bitgate.tools.runs.lease import HeldLease
 
 BEAT_S: Final = 1.0
 TURN_S: Final = 0.2
+STUCK_S: Final = 60.0
+"""A supervisor that does not get to its watch for so long is stuck, and nobody could end it but a kill -9."""
 
 
 class Signals:
@@ -56,6 +59,9 @@ class Watch(threading.Thread):
             if time.monotonic() - beaten >= BEAT_S:
                 beaten = time.monotonic()
                 self._lease.renew()
+                # A thread of C that needs no interpreter lock: whoever holds that longer than this ends here, and with
+                # it all that the kernel and the lease tie to this process.
+                faulthandler.dump_traceback_later(STUCK_S, exit=True, file=2)
             if outcome := self._reason_to_end(self._signals.wait(TURN_S)):
                 self._end(outcome)
 
