@@ -38,7 +38,7 @@ def engine_python() -> str:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Tests of a program that is not here are left out, and the summary says so; in CI they run, and fail without it."""
+    """Tests of a program that is not here are left out, and the summary says so; in CI they run, and fail."""
     absent = {} if os.environ.get("CI") else {name: p for name, p in PROGRAMS.items() if not p.present()}
     said = config.stash.setdefault(LEFT_OUT, [])
     for fixture, program in absent.items():
