@@ -94,7 +94,8 @@ def joined(comparisons: Sequence[Comparison], extra: Iterable[Reason]) -> Compar
     pairs = {label: pair for c in comparisons for label, pair in c.pairs.items()}
     reasons = tuple(dict.fromkeys([item for c in comparisons for item in c.reasons] + list(extra)))
     coverage = {label: seen for c in comparisons for label, seen in c.coverage.items()}
-    tests = [c.self_test for c in comparisons if c.self_test is not None]
+    # One stands for all: the first that missed something, so that no record says less than the verdict.
+    tests = sorted((c.self_test for c in comparisons if c.self_test is not None), key=lambda test: test.passed)
     return Comparison(pairs, reasons, tests[0] if tests else None, summary_of(pairs, reasons), coverage)
 
 

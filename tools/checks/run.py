@@ -26,7 +26,7 @@ from bitgate.tools.checks.handed_in import varied
 from bitgate.tools.checks.kernels import different_kernels, kernel_reasons
 from bitgate.tools.checks.legs import run_legs
 from bitgate.tools.checks.select import axes_of, plan_check
-from bitgate.tools.checks.views import REFERENCE, compare_plan, uncovered
+from bitgate.tools.checks.views import REFERENCE, compare_plan
 from bitgate.tools.compare.legs import compare_legs, compare_views
 from bitgate.tools.compare.result import Comparison
 from bitgate.tools.engines.adapters import adapter_of
@@ -136,11 +136,8 @@ def _compare_opened(request: CompareRequest, opened: Mapping[str, Capture]) -> t
     views = {name: capture for name, capture in opened.items() if name != REFERENCE}
     if REFERENCE not in opened or not views:
         return Comparison({}, (), None, ""), Coverage()
-    base = opened[REFERENCE]
-    comparison = compare_views(base, views, complete=False)
-    found = varied(request.check, base, views)
-    missing = uncovered(base, comparison, dict.fromkeys(views, False))
-    return joined([comparison], [*missing, *found.reasons]), found.coverage
+    found = varied(request.check, opened[REFERENCE], views)
+    return joined([compare_views(opened[REFERENCE], views)], found.reasons), found.coverage
 
 
 def _finding(

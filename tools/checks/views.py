@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from bitgate.store.records import Reason
-from bitgate.tools.captures.read import Capture, open_captures
+from bitgate.tools.captures.read import open_captures
 from bitgate.tools.checks.execute import Executed
 from bitgate.tools.checks.plan import CheckPlan, StepRef, View
 from bitgate.tools.compare.legs import compare_views
 from bitgate.tools.compare.result import Comparison
-from bitgate.tools.reasons import reason
 
 REFERENCE = "reference"
 
@@ -37,14 +36,4 @@ def _compare(
     if REFERENCE not in opened or len(opened) < 2:
         return None, reasons
     base = opened.pop(REFERENCE)
-    comparison = compare_views(base, opened, complete=False)
-    return comparison, [*reasons, *uncovered(base, comparison, {view.label: view.partial for view in views})]
-
-
-def uncovered(reference: Capture, comparison: Comparison, partial: Mapping[str, bool]) -> list[Reason]:
-    """Views that should hold every masked row of the reference and do not."""
-    return [
-        reason("partial_coverage", f"{label}: {pair.compared} of {reference.masked} rows were compared")
-        for label, pair in comparison.pairs.items()
-        if pair.compared < reference.masked and not partial[label] and pair.verdict != "invalid"
-    ]
+    return compare_views(base, opened, partial={view.label for view in views if view.partial}), reasons

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from itertools import combinations
 from typing import Final
 
@@ -35,23 +35,26 @@ def compare_legs(legs: Mapping[str, Capture], *, required: Iterable[str] = THREE
     return _comparison(pairs, reasons, _tested(legs))
 
 
-def compare_views(reference: Capture, views: Mapping[str, Capture], *, complete: bool = True) -> Comparison:
+def compare_views(
+    reference: Capture, views: Mapping[str, Capture], *, partial: Collection[str] = frozenset()
+) -> Comparison:
     """Compare captures of one side with a reference: other batch sizes, phases, layouts of the same tokens.
 
-    Each view may hold a subset of the reference's rows. With `complete`, the views together must cover every
-    masked row of the reference, otherwise the result is inconclusive (`partial_coverage`).
+    A view must hold every masked row of the reference, otherwise the result is inconclusive (`partial_coverage`);
+    those named in `partial` may hold fewer.
     """
     pairs = {name: compare_pair(reference, view, subset=True) for name, view in views.items()}
     every = {reference.name: reference, **views}
     # A difference stands without a record of how the two were computed; that they are equal proves nothing then.
     equal = not any(pair.different for pair in pairs.values())
     reasons: list[Reason] = [*(_unrecorded(every) if equal else ()), *_shared_reasons(every)]
-    reached = max((pair.compared for pair in pairs.values()), default=0)
-    if complete and reached < reference.masked:
-        detail = f"at most {reached} of {reference.masked} masked rows were compared with one view"
-        reasons.append(reason("partial_coverage", detail))
+    reasons += [
+        reason("partial_coverage", f"{name}: {pair.compared} of {reference.masked} rows were compared")
+        for name, pair in pairs.items()
+        if pair.compared < reference.masked and name not in partial and pair.verdict != "invalid"
+    ]
     coverage = {name: {"compared": pair.compared, "of": reference.masked} for name, pair in pairs.items()}
-    return _comparison(pairs, reasons, _tested({reference.name: reference, **views}), coverage)
+    return _comparison(pairs, reasons, _tested(every), coverage)
 
 
 def role_reasons(legs: Mapping[str, Capture]) -> tuple[Reason, ...]:

@@ -226,10 +226,11 @@ def test_rows_of_another_weight_version_are_invalid(make: Make, columns: Columns
     assert codes(result) == ["weight_version_differs"]
 
 
-def test_views_may_hold_a_part_but_together_with_one_view_everything(make: Make, columns: Columns) -> None:
+def test_a_view_that_may_hold_a_part_says_how_much_it_holds(make: Make, columns: Columns) -> None:
     reference = make(columns, "reference")
     part = {name: values[64:128] for name, values in columns.items()}
-    result = compare_views(reference, {"batch 1": make(columns, "one"), "batch 2": make(part, "two")})
+    views = {"batch 1": make(columns, "one"), "batch 2": make(part, "two")}
+    result = compare_views(reference, views, partial={"batch 2"})
     assert result.verdict == "pass"
     assert dict(result.coverage) == {
         "batch 1": {"compared": 192, "of": 192},
@@ -241,7 +242,7 @@ def test_views_that_leave_rows_out_are_inconclusive(make: Make, columns: Columns
     part = {name: values[:128] for name, values in columns.items()}
     result = compare_views(make(columns, "reference"), {"part": make(part, "part")})
     assert (result.verdict, codes(result)) == ("inconclusive", ["partial_coverage"])
-    assert compare_views(make(columns, "again"), {"part": make(part, "part2")}, complete=False).verdict == "pass"
+    assert compare_views(make(columns, "again"), {"part": make(part, "part2")}, partial={"part"}).verdict == "pass"
 
 
 def test_a_view_with_rows_that_the_reference_lacks_is_invalid(make: Make, columns: Columns) -> None:
@@ -266,7 +267,7 @@ def test_without_a_computation_record_views_can_fail_but_not_pass(
 def test_a_view_that_differs_fails(make: Make, columns: Columns) -> None:
     part = {name: values[:64].copy() for name, values in columns.items()}
     part["logprob"][0] -= 1
-    result = compare_views(make(columns, "reference"), {"part": make(part, "part")}, complete=False)
+    result = compare_views(make(columns, "reference"), {"part": make(part, "part")}, partial={"part"})
     assert (result.verdict, codes(result)) == ("fail", ["logprobs_differ", "cause_unresolved"])
 
 
