@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 from pathlib import Path
 
 import click
@@ -11,6 +10,7 @@ from bitgate.gates.roles import ROLES
 from bitgate.gates.table import GATE_IDS
 from bitgate.server.cli_gates import board_of, refusals, session_of
 from bitgate.server.sanitise import clean_text
+from bitgate.server.session import user_name
 
 
 @click.command()
@@ -104,7 +104,7 @@ def import_(start: Path, bundle: Path) -> None:
     from bitgate.gates import importing
 
     with refusals():
-        found = importing.take_in(session_of(start).store, bundle, f"person:{_user()}")
+        found = importing.take_in(session_of(start).store, bundle, f"person:{user_name()}")
     by = f"vouched for by {found.vouched_by}" if found.vouched_by else "vouched for by nobody, so attested"
     click.echo(f"{len(found.evidence)} pieces of evidence, {by}", err=True)
     for evidence in found.evidence:
@@ -125,7 +125,7 @@ def add(start: Path, name: str, role: str) -> None:
     from bitgate.gates import tokens
 
     with refusals():
-        click.echo(tokens.add(session_of(start).store, name, role, f"person:{_user()}"))
+        click.echo(tokens.add(session_of(start).store, name, role, f"person:{user_name()}"))
 
 
 @token.command("list")
@@ -146,12 +146,5 @@ def revoke(start: Path, name: str) -> None:
     from bitgate.gates import tokens
 
     with refusals():
-        tokens.revoke(session_of(start).store, name, f"person:{_user()}")
+        tokens.revoke(session_of(start).store, name, f"person:{user_name()}")
     click.echo(f"{name}: revoked", err=True)
-
-
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # a container's user without a name
-        return "unknown"

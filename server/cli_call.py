@@ -20,7 +20,7 @@ from bitgate.server.cli_output import Bar, show_answer, show_json
 from bitgate.server.exits import EXIT_INTERRUPTED, exit_of
 from bitgate.server.gate_tools import GATE_TOOLS
 from bitgate.server.ledger_tools import LEDGER_TOOLS
-from bitgate.server.session import Session, Workplace
+from bitgate.server.session import Session, Workplace, user_name
 from bitgate.tools.errors import unknown_name
 from bitgate.tools.registry import TOOLS
 
@@ -52,9 +52,7 @@ def call(start: Path, tool: str, arguments: tuple[str, ...], as_json: bool, acto
         bitgate call run_compare check=batch side=rollout options.rollout.batch_invariant=true --json
         bitgate call get_evidence verdict=fail limit=5
     """
-    from bitgate.server.cli_serve import _user
-
-    session = Session(Workplace(start), actor or f"cli:{_user()}", role)
+    session = Session(Workplace(start), actor or f"cli:{user_name()}", role)
     given = arguments_from(arguments)
     if tool in READERS:
         _ledger_call(session, tool, given, as_json)

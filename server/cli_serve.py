@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import getpass
 from pathlib import Path
 
 import click
 
 from bitgate.gates.roles import ROLES
 from bitgate.gates.rows import Role
-from bitgate.server.session import Session, Workplace
+from bitgate.server.session import Session, Workplace, user_name
 
 
 @click.command()
@@ -51,7 +50,7 @@ def serve(
     from bitgate.server.logging_setup import configure_logging
 
     configure_logging()
-    session = Session(Workplace(start), actor or f"stdio:{_user()}", role)
+    session = Session(Workplace(start), actor or f"stdio:{user_name()}", role)
     if http:
         _serve_http(session, host, port, allow_host, token_file)
     else:
@@ -75,10 +74,3 @@ def _serve_http(session: Session, host: str, port: int, hosts: tuple[str, ...], 
         server = http_server(session, address, Verifier(fixed, LedgerTokens(session.workplace)), listening)
         click.echo(f"bitgate: MCP on {url(address, listening.getsockname()[1])}", err=True)
         server.run(sockets=[listening])
-
-
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # a container's user without a name
-        return "unknown"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -72,3 +73,11 @@ class Session:
 
     def acting_as(self, actor: str, role: Role) -> Session:
         return replace(self, actor=actor, role=role)
+
+
+def user_name() -> str:
+    """The name of the user whose process this is, for the actor beside what is written."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container's user without a name
+        return "unknown"

@@ -21,7 +21,7 @@ TOKEN_VARIABLE: Final = "BITGATE_TOKEN"
 MIN_LENGTH: Final = 24
 NO_TOKEN: Final = (
     "an HTTP server needs at least one token: put one of 24 or more characters into a file of mode 600 and pass "
-    f"--token-file FILE (lines `NAME TOKEN`), or set {TOKEN_VARIABLE}; for one: python -c "
+    f"--token-file FILE (lines `NAME ROLE TOKEN`), or set {TOKEN_VARIABLE}; for one: python -c "
     "'import secrets; print(secrets.token_urlsafe(32))'"
 )
 
