@@ -14,6 +14,7 @@ ADVICE: Final[Mapping[str, str]] = MappingProxyType(
         "bad_result": "The worker's result.json is damaged; look at the rank's log.",
         "canary_not_restored": "Start it again; the engine's weights were not what they had been after the canary.",
         "cancelled": "Start it again when wanted.",
+        "checkpoint_damaged": "Copy or download the checkpoint's file again; the message names it.",
         "checkpoint_mismatch": "Correct [model.…] path: the tensors must be the architecture's own, unfused.",
         "disk_full": "Free space on the disk that holds .bitgate, or lower [policy] disk_reserve, then run again.",
         "disk_limit": "Use a smaller workload, or raise [policy] run_disk.",

@@ -7,6 +7,8 @@ import json
 import mmap
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
+from operator import index
 from typing import Any
 
 MAX_HEADER = 100_000_000
@@ -29,13 +31,34 @@ def file_digests(path: str | os.PathLike[str]) -> Iterator[tuple[str, str, int]]
     Raises:
         CheckpointError: the file is truncated or not of the format.
     """
-    size = os.path.getsize(path)
-    if size < 8:
-        raise CheckpointError(f"{path}: {size} bytes are too few for a safetensors file")
-    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+    with _opened(path) as data:
         start = 8 + int.from_bytes(data[:8], "little")
         for name, entry in _header(path, data, start).items():
             yield _digest_entry(path, data, start, name, entry)
+
+
+def check_file(path: str | os.PathLike[str]) -> None:
+    """Reads the header of one safetensors file and nothing of its tensors.
+
+    Raises:
+        CheckpointError: the file is missing, truncated or not of the format.
+    """
+    with _opened(path) as data:
+        start = 8 + int.from_bytes(data[:8], "little")
+        for name, entry in _header(path, data, start).items():
+            _bounds(path, data, start, name, entry)
+
+
+@contextmanager
+def _opened(path: str | os.PathLike[str]) -> Iterator[mmap.mmap]:
+    try:
+        size = os.path.getsize(path)
+    except OSError as error:
+        raise CheckpointError(f"{path}: {error.strerror}") from error
+    if size < 8:
+        raise CheckpointError(f"{path}: {size} bytes are too few for a safetensors file")
+    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        yield data
 
 
 def _header(path: str | os.PathLike[str], data: mmap.mmap, start: int) -> dict[str, Any]:
@@ -50,17 +73,24 @@ def _header(path: str | os.PathLike[str], data: mmap.mmap, start: int) -> dict[s
     return found
 
 
-def _digest_entry(
+def _bounds(
     path: str | os.PathLike[str], data: mmap.mmap, start: int, name: str, entry: Any
-) -> tuple[str, str, int]:
+) -> tuple[str, list[int], int, int]:
     try:
-        dtype, shape, (first, end) = TORCH_NAMES[entry["dtype"]], entry["shape"], entry["data_offsets"]
+        dtype, shape, (first, end) = TORCH_NAMES[entry["dtype"]], entry["shape"], map(index, entry["data_offsets"])
     except (KeyError, TypeError, ValueError) as error:
         raise CheckpointError(f"{path}: tensor {name!r} has no usable dtype, shape and offsets ({error})") from error
     if not 0 <= first <= end or start + end > len(data):
         raise CheckpointError(
             f"{path}: tensor {name!r} ends at byte {start + end} of {len(data)}; the file is truncated"
         )
+    return dtype, shape, first, end
+
+
+def _digest_entry(
+    path: str | os.PathLike[str], data: mmap.mmap, start: int, name: str, entry: Any
+) -> tuple[str, str, int]:
+    dtype, shape, first, end = _bounds(path, data, start, name, entry)
     digest = hashlib.sha256(f"{name}|{dtype}|{','.join(map(str, shape))}|".encode())
     view = memoryview(data)
     try:

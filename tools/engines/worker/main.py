@@ -10,6 +10,7 @@ import traceback
 from dataclasses import replace
 from typing import Any
 
+from .checkpoint import CheckpointError
 from .engine import Engine, EngineError
 from .files import Reserve, is_disk_full, write_json
 from .guard import DUMP_SIGNAL
@@ -17,10 +18,10 @@ from .job import Job, Place
 from .lease import Lease, LeaseThread
 from .logs import without_secrets
 from .progress import Progress
-from .sequences import read_sequences
+from .sequences import Sequences, read_sequences
 from .steps import Steps
 from .table import load_engine
-from .weights import architecture_digest, digest_of
+from .weights import architecture_digest, check_checkpoint, digest_of, vocabulary_of
 
 EXIT_ENGINE_FAILED = 1
 EXIT_DISK_FULL = 74
@@ -83,6 +84,7 @@ def _execute(job: Job, place: Place, folder: str, result: dict[str, Any]) -> Non
     progress.report(0, phases, f"loading {job.engine}")
     sequences = read_sequences(job.sequences)
     job = replace(job, place=place, progress=progress.within)
+    _check_inputs(job, sequences)
     engine = load_engine(job)
     try:
         progress.report(1, phases, "digesting the resident weights")
@@ -102,6 +104,24 @@ def _execute(job: Job, place: Place, folder: str, result: dict[str, Any]) -> Non
     _describe_and_close(engine, result)
     check_description(result.pop("describe"), result)
     progress.report(phases, phases, "done")
+
+
+def _check_inputs(job: Job, sequences: Sequences) -> None:
+    """What an engine would refuse late, or in words about its own inside. A user's module may read what it likes."""
+    if job.engine == "python" or not os.path.isdir(job.model_path):
+        return
+    try:
+        check_checkpoint(job.model_path)
+    except CheckpointError as error:
+        raise EngineError("checkpoint_damaged", str(error)) from error
+    vocabulary = vocabulary_of(job.model_path)
+    bad = None if vocabulary is None else sequences.first_token_from(vocabulary)
+    if bad is not None:
+        raise EngineError(
+            "request_refused",
+            f"sequence {bad[0]} has the token id {bad[1]}; allowed are ids below {vocabulary}, the vocab_size of "
+            f"{os.path.join(job.model_path, 'config.json')}",
+        )
 
 
 def _architecture(path: str) -> str | None:

@@ -52,6 +52,14 @@ class Sequences:
     def response(self, index: int) -> list[int]:
         return self.whole(index)[self.response_start[index] :]
 
+    def first_token_from(self, limit: int) -> tuple[int, int] | None:
+        """(sequence, token) of the first token id that is `limit` or above."""
+        above = np.flatnonzero(self.tokens >= limit)
+        if len(above) == 0:
+            return None
+        sequence = int(np.searchsorted(self.offsets, above[0], side="right")) - 1
+        return sequence, int(self.tokens[above[0]])
+
     def with_responses(self, responses: Mapping[int, Sequence[int]]) -> Sequences:
         """The same prompts; the responses of the sequences named are replaced."""
         return Sequences.of((self.prompt(i), responses.get(i, self.response(i))) for i in range(len(self)))

@@ -12,7 +12,7 @@ from typing import Any
 from safetensors import safe_open
 
 from .capture import tensor_digest
-from .checkpoint import CheckpointError, file_digests
+from .checkpoint import CheckpointError, check_file, file_digests
 
 INDEX = "model.safetensors.index.json"
 # What a configuration says about how its files were written or used, not about the architecture.
@@ -76,6 +76,33 @@ def checkpoint_digest(path: str | os.PathLike[str]) -> Digest:
             digest.by_name[name] = value
             digest.size += size
     return digest
+
+
+def check_checkpoint(path: str | os.PathLike[str]) -> None:
+    """Reads the headers of a checkpoint's safetensors files, so that a damaged one is named before an engine loads it.
+
+    Raises:
+        CheckpointError: a file that the index names is missing, or one is truncated or not of the format.
+    """
+    try:
+        files = checkpoint_files(path)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CheckpointError(
+            f"{os.path.join(path, INDEX)}: cannot be read: {type(error).__name__}: {error}"
+        ) from error
+    for file in files:
+        check_file(file)
+
+
+def vocabulary_of(path: str | os.PathLike[str]) -> int | None:
+    """The number of token ids that config.json states; None where it states none."""
+    try:
+        with open(os.path.join(path, "config.json"), encoding="utf-8") as file:
+            config = json.load(file)
+        sizes = [config.get("vocab_size"), (config.get("text_config") or {}).get("vocab_size")]
+    except (OSError, ValueError, AttributeError):
+        return None
+    return max((size for size in sizes if isinstance(size, int)), default=None)
 
 
 def checkpoint_tensors(path: str | os.PathLike[str]) -> Iterator[tuple[str, Any]]:

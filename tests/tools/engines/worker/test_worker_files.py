@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +15,8 @@ from bitgate.tools.engines.worker.capture import weights_digest
 from bitgate.tools.engines.worker.checkpoint import CheckpointError
 from bitgate.tools.engines.worker.files import is_disk_full, write_json
 from bitgate.tools.engines.worker.job import first_host
-from bitgate.tools.engines.worker.sequences import read_sequences, write_sequences
-from bitgate.tools.engines.worker.weights import checkpoint_digest
+from bitgate.tools.engines.worker.sequences import Sequences, read_sequences, write_sequences
+from bitgate.tools.engines.worker.weights import check_checkpoint, checkpoint_digest, vocabulary_of
 
 
 def test_sequences_come_back_as_written(tmp_path: Path) -> None:
@@ -163,3 +164,56 @@ def test_the_canary_moves_any_weight_by_one_ulp_and_back(engine_python: str, fil
         [engine_python, "-c", script, engines], capture_output=True, text=True, encoding="utf-8", check=True
     )
     assert done.stdout.split() == ["True", "1", "True"]
+
+
+def model_of(folder: Path, **config: object) -> Path:
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps({"vocab_size": 10, **config}), encoding="utf-8")
+    save_file({"w": np.zeros(9, np.float32)}, folder / "a.safetensors")
+    return folder
+
+
+def index_of(folder: Path, text: str) -> None:
+    (folder / "model.safetensors.index.json").write_text(text, encoding="utf-8")
+
+
+DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
+    "truncated": (lambda m: (m / "a.safetensors").write_bytes((m / "a.safetensors").read_bytes()[:-4]), "truncated"),
+    "empty": (lambda m: (m / "a.safetensors").write_bytes(b""), "too few"),
+    "missing shard": (lambda m: index_of(m, '{"weight_map": {"w": "b.safetensors"}}'), r"b\.safetensors: No such file"),
+    "index is a list": (lambda m: index_of(m, "[]"), r"index\.json: cannot be read"),
+    "index is cut": (lambda m: index_of(m, '{"weight_map'), r"index\.json: cannot be read"),
+    "offsets of text": (
+        lambda m: (m / "a.safetensors").write_bytes(
+            (len(head := b'{"w":{"dtype":"F32","shape":[1],"data_offsets":["0","4"]}}')).to_bytes(8, "little") + head
+        ),
+        "no usable dtype, shape and offsets",
+    ),
+}
+
+
+@pytest.mark.parametrize("how", DAMAGE)
+def test_a_damaged_checkpoint_is_named_before_an_engine_loads_it(tmp_path: Path, how: str) -> None:
+    model = model_of(tmp_path / "m")
+    check_checkpoint(model)
+    damage, words = DAMAGE[how]
+    damage(model)
+    with pytest.raises(CheckpointError, match=words):
+        check_checkpoint(model)
+
+
+@pytest.mark.parametrize(
+    ("config", "size"),
+    [({}, 10), ({"vocab_size": None, "text_config": {"vocab_size": 7}}, 7), ({"vocab_size": "x"}, None)],
+)
+def test_the_vocabulary_is_what_the_configuration_states(
+    tmp_path: Path, config: dict[str, object], size: object
+) -> None:
+    assert vocabulary_of(model_of(tmp_path / "m", **config)) == size
+
+
+def test_a_token_outside_the_vocabulary_is_found_with_its_sequence() -> None:
+    sequences = Sequences.of([([1, 2], [3]), ([4], []), ([], [5, 9, 8])])
+    assert sequences.first_token_from(10) is None
+    assert sequences.first_token_from(9) == (2, 9)
+    assert sequences.first_token_from(4) == (1, 4)
