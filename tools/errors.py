@@ -19,8 +19,7 @@ class RequestError(BitgateError):
 
     def __init__(self, field: str, given: object, allowed: str, hint: str = "") -> None:
         self.field, self.given, self.allowed, self.hint = field, given, allowed, hint
-        named = field if len(field) <= 200 else f"{field[:200]}…"
-        super().__init__(f"{named}: got {shown(given)}; allowed: {allowed}." + (f" {hint}" if hint else ""))
+        super().__init__(f"{shorten(field)}: got {shown(given)}; allowed: {allowed}." + (f" {hint}" if hint else ""))
 
 
 class ConfigError(BitgateError):
@@ -49,6 +48,10 @@ def shown(value: object, limit: int = 200) -> str:
     """`repr`, cut, so that a hostile or huge value cannot drown the message."""
     text = repr(value)
     return text if len(text) <= limit else f"{text[:limit]}… ({len(text)} characters)"
+
+
+def shorten(name: str, limit: int = 200) -> str:
+    return name if len(name) <= limit else f"{name[:limit]}…"
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

@@ -5,18 +5,21 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from math import isfinite
 from pathlib import Path
+from stat import S_ISREG
 from typing import Any, Final, get_args
 
 from pydantic import BaseModel, ValidationError
 
 from bitgate.tools.config.model import Config
-from bitgate.tools.errors import ConfigError, nearest, shown
+from bitgate.tools.errors import ConfigError, nearest, shorten, shown
 
 MAIN: Final = "bitgate.toml"
 FRAGMENTS: Final = "bitgate.d"
 NAMED_TABLES: Final = frozenset({"model", "side", "workload"})
-MAX_FILE: Final = 4 * 1024**2
+MAX_FILE: Final = 1024**2
+MAX_COMPLAINTS: Final = 20
 
 Key = tuple[str, ...]
 Stamp = dict[Path, tuple[int, int, int]]
@@ -57,13 +60,30 @@ def load_config(root: Path) -> Config:
 
 def read_toml(path: Path) -> dict[str, Any]:
     try:
-        if path.stat().st_size > MAX_FILE:
+        about = path.stat()
+        if not S_ISREG(about.st_mode):
+            raise ConfigError(f"{path}: not a file")
+        if about.st_size > MAX_FILE:
             raise ConfigError(f"{path}: larger than {MAX_FILE} bytes; put prompts in a workload's own file")
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        tables = tomllib.loads(path.read_text(encoding="utf-8-sig"))
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path}: not valid TOML: {error}") from error
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
+    for key, what in _unusable(tables):
+        raise ConfigError(f"{path}: {shorten('.'.join(key))}: holds {what}, which no program can be given; remove it")
+    return tables
+
+
+def _unusable(value: object, key: Key = ()) -> Iterator[tuple[Key, str]]:
+    """What TOML allows, and neither JSON nor an environment does."""
+    if isinstance(value, float) and not isfinite(value):
+        yield key, f"the number {value}"
+    elif isinstance(value, str) and "\0" in value:
+        yield key, "a NUL character"
+    elif isinstance(value, dict | list):
+        for name, entry in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from _unusable(entry, (*key, str(name)))
 
 
 def _merge(merged: Merged, tables: dict[str, Any], path: Path) -> None:
@@ -92,16 +112,19 @@ def _put(tables: dict[str, Any], key: Key, value: object) -> None:
 
 
 def _complaints(error: ValidationError, merged: Merged, root: Path) -> Iterator[str]:
-    for item in error.errors(include_url=False, include_context=False):
+    problems = error.errors(include_url=False, include_context=False)
+    for item in problems[:MAX_COMPLAINTS]:
         loc = tuple(str(part) for part in item["loc"])
         where = merged.origin_of(loc) or root / MAIN
-        key = ".".join(part for part in loc if part not in ("[key]",))
+        key = shorten(".".join(part for part in loc if part not in ("[key]",)))
         if item["type"] == "extra_forbidden":
             known = _known_keys(loc[:-1])
             hint = " ".join(filter(None, [nearest(loc[-1], known), f"Known here: {', '.join(known)}."]))
             yield f"{where}: unknown key {key}. {hint}"
         else:
             yield f"{where}: {key}: {_message(item['msg'])}; got {shown(item['input'])}"
+    if len(problems) > MAX_COMPLAINTS:
+        yield f"… and {len(problems) - MAX_COMPLAINTS} more"
 
 
 def _message(text: str) -> str:
@@ -128,4 +151,12 @@ def _models(annotation: object) -> Iterator[type[BaseModel]]:
 
 def stamp(root: Path) -> Stamp:
     """What tells that the files changed: inode, size, modification time."""
-    return {p: (s.st_ino, s.st_size, s.st_mtime_ns) for p in config_files(root) for s in [p.stat()]}
+    return {path: _stamp_of(path) for path in config_files(root)}
+
+
+def _stamp_of(path: Path) -> tuple[int, int, int]:
+    try:
+        about = path.stat()
+    except OSError:
+        return 0, 0, 0  # removed meanwhile, or a link to nothing: reading it says so
+    return about.st_ino, about.st_size, about.st_mtime_ns

@@ -96,6 +96,7 @@ class SideConfig(Section):
         return self
 
 
+MAX_TOKENS = 100_000_000
 Length = Annotated[int, Field(ge=1, le=10_000_000)]
 
 
@@ -121,6 +122,8 @@ class GeneratorConfig(Section):
         first, end = self.token_range
         if not 0 <= first < end:
             raise ValueError(f"vocab: [{first}, {end}) holds no token id")
+        if self.count * longest > MAX_TOKENS:
+            raise ValueError(f"count x length: up to {self.count * longest} tokens; allowed are {MAX_TOKENS}")
         return self
 
     @property

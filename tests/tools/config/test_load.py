@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from bitgate.tools.config.load import load_config
+from bitgate.tools.config.project import Project
 from bitgate.tools.errors import ConfigError
 
 SIDE = '[side.{0}]\nengine = "vllm"\npython = "python3"\n'
@@ -121,3 +123,47 @@ def test_an_empty_file_gives_the_defaults(write: Any) -> None:
     policy = load_config(write("")).policy
 
     assert (policy.updates_per_step, policy.rollout_floor, policy.corrections) == (1, 0.70, ())
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('[model.a]\npath = "a\\u0000b"\n', "model.a.path: holds a NUL character"),
+        (SIDE.format("r") + 'env = { A = "x\\u0000" }\n', "side.r.env.A: holds a NUL"),
+        (SIDE.format("r") + "options = { a = [1, nan] }\n", "side.r.options.a.1: holds the number nan"),
+        ("[policy]\nrun_disk = 1" + "0" * 5000, "not valid TOML"),
+        ("#" * 1_100_000, "larger than 1048576 bytes"),
+        ("[workload.w.generator]\ncount = 1000000\nlength = 10000000\n", "allowed are 100000000"),
+        (f'[model.{"a" * 100_000}]\npath = "x"\n', "model.aaa"),
+        ("\n".join(f"key{n} = 1" for n in range(1000)), "… and 980 more"),
+        ("a = " + "[" * 20_000 + "]" * 20_000, "not valid TOML"),
+    ],
+    ids=["NUL", "NUL in env", "nan", "long number", "large", "tokens", "long name", "many", "deep"],
+)
+def test_a_hostile_file_is_refused_in_few_words(write: Any, text: str, words: str) -> None:
+    said = complaint(write(text))
+
+    assert words in said
+    assert len(said) < 6000
+
+
+@pytest.mark.parametrize("kind", ["fifo", "folder", "link to nothing"])
+def test_a_fragment_that_is_no_file_is_named_without_waiting(write: Any, kind: str) -> None:
+    root = write("")
+    fragment = root / "bitgate.d" / "a.toml"
+    make = {
+        "fifo": lambda: os.mkfifo(fragment),
+        "folder": fragment.mkdir,
+        "link to nothing": lambda: fragment.symlink_to("nowhere"),
+    }
+    make[kind]()
+
+    assert str(fragment) in complaint(root)
+    with pytest.raises(ConfigError, match=r"a\.toml"):
+        Project.load(root)
+
+
+def test_a_byte_order_mark_is_not_part_of_the_text(write: Any) -> None:
+    root = write("\ufeff[policy]\nrollout_floor = 0.8\n")
+
+    assert load_config(root).policy.rollout_floor == 0.8
