@@ -113,6 +113,8 @@ def _lacking(found: Match, today: Today) -> Missing:
     call = found.need.call.format(**today.names())
     if found.need.tool not in today.tools:
         call = f"none: {found.need.tool} does not exist in this version; a reviewer may waive it with a reason"
+    elif absent := [role for role in found.need.sides if role not in today.sides]:
+        call = f"a person adds [side.{absent[0]}] to bitgate.toml"
     elif found.counter:
         call = f'get_evidence("{found.counter.evidence.id}"), fix what it names, then {call}'
     return Missing(found.need.key, found.need.what, found.why, call, contradicted=found.counter is not None)
