@@ -48,6 +48,44 @@ TABLE: Final[Mapping[str, tuple[ReasonRow, ...]]] = MappingProxyType(
                 "Look at the first and worst rows and at the clusters, then run bisect_layer on that sequence.",
             ),
         ),
+        "Localising": (
+            ReasonRow(
+                "cause_unknown",
+                "fail",
+                "The two computations differ; where is said as far as it was observed, but no experiment showed why.",
+                "Look at the experiments that were tried; add the point that was not captured, or run the repro.",
+            ),
+            ReasonRow(
+                "first_cause_found",
+                "fail",
+                "The first operator with equal inputs and another output is known, and an experiment shows its class.",
+                "Run the repro, change that operator on one side, and call bisect_layer again.",
+            ),
+            ReasonRow(
+                "not_deterministic",
+                "fail",
+                "The same step on the same engine twice gives other logprobs.",
+                "Make the side deterministic first (run_compare check=repeat); until then nothing can be compared.",
+            ),
+            ReasonRow(
+                "observer_effect",
+                "inconclusive",
+                "A side's logprobs are others while its points are watched: what was watched is not what is deployed.",
+                "Watch a side without compilation and graphs, and compare that configuration with the deployed one.",
+            ),
+            ReasonRow(
+                "points_missing",
+                "inconclusive",
+                "Mandatory points of some layers were not observed on both sides.",
+                "Start the engine eager (vLLM: enforce_eager = true); docs/bisect.md says what each engine shows.",
+            ),
+            ReasonRow(
+                "repro_not_proved",
+                "inconclusive",
+                "No script was made that shows the difference in three fresh processes.",
+                "The detail has the exit codes; the recorded operators are in the run's folder.",
+            ),
+        ),
         "Not comparable": (
             ReasonRow(
                 "logprob_precision",

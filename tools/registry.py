@@ -70,6 +70,7 @@ class Registry(Mapping[str, Tool[Any]]):
 TOOLS = Registry(
     {
         "run_compare": "bitgate.tools.run_compare:TOOL",
+        "bisect_layer": "bitgate.tools.bisect_layer:TOOL",
         "slice_model": "bitgate.tools.slice_model:TOOL",
     }
 )

@@ -30,6 +30,28 @@ class Sampling(JobModel):
     seed: int | None = None
 
 
+class Target(JobModel):
+    """Record as operators: the forward that computes (sequence, position), from points `inputs` to `output`.
+
+    A point is (layer, name); the operators of `layers` are noted.
+    """
+
+    layers: list[int]
+    inputs: list[tuple[int, str]]
+    output: tuple[int, str]
+    sequence: int
+    position: int
+
+
+class Observe(JobModel):
+    """Watch the step's semantic points: a digest a row of each, or, with a target, its operators and their inputs.
+
+    The engine's worker writes them to `observed/<step>/` beside the captures.
+    """
+
+    target: Target | None = None
+
+
 class Generate(JobModel):
     """Sample `max_tokens` tokens after each prompt. Capture rows: one per generated token, phase decode.
 
@@ -56,6 +78,7 @@ class Decode(JobModel):
     company: list[int] = []
     prefilled: int = 0
     reset_cache: bool = False
+    observe: Observe | None = None
 
 
 class Prefill(JobModel):
@@ -66,6 +89,7 @@ class Prefill(JobModel):
     groups: Groups
     company: list[int] = []
     packing: Packing = "engine"
+    observe: Observe | None = None
 
 
 class TrainForward(JobModel):
@@ -75,6 +99,7 @@ class TrainForward(JobModel):
     name: str
     groups: Groups
     packing: Packing = "engine"
+    observe: Observe | None = None
 
 
 class Canary(JobModel):
@@ -88,7 +113,18 @@ class Canary(JobModel):
     groups: Groups
 
 
-Step = Annotated[Generate | Decode | Prefill | TrainForward | Canary, Field(discriminator="kind")]
+class Follow(JobModel):
+    """Wait for further steps, which the supervisor writes to `folder`, until it writes the end."""
+
+    kind: Literal["follow"] = "follow"
+    name: str = "follow"
+    folder: str
+
+
+Step = Annotated[
+    Generate | Decode | Prefill | TrainForward | Canary | Follow,
+    Field(discriminator="kind"),
+]
 
 
 class Job(JobModel):

@@ -32,11 +32,26 @@ class Steps:
         """`{"capture": relative folder or None, "info": {...}}` for result.json."""
         if step["kind"] == "canary":
             return {"capture": None, "info": self._canary(step)}
-        rows = only_scored(self.engine.run(step, self.sequences), step)
+        if step["kind"] == "follow":
+            from .probes.follow import follow
+
+            return {"capture": None, "info": follow(step["folder"], self.job.place.rank, self.run)}
+        computed, seen = self._compute(step)
+        rows = only_scored(computed, step)
         if step["kind"] == "generate":
             self.sequences = self.sequences.with_responses(sampled(rows))
         relative = self._write(step, rows)
-        return {"capture": relative, "info": {**rows.info, "grade": rows.grade, "rows": len(column(rows, "sequence"))}}
+        info = {**rows.info, **seen, "grade": rows.grade, "rows": len(column(rows, "sequence"))}
+        return {"capture": relative, "info": info}
+
+    def _compute(self, step: Step) -> tuple[StepRows, dict[str, Any]]:
+        if not step.get("observe"):
+            return self.engine.run(step, self.sequences), {}
+        from .probes.observe import observed
+
+        folder = os.path.join(self.folder, "observed")
+        rows, seen = observed(self.job.engine, self.engine, step, self.sequences, folder)
+        return rows, {"observed": seen}
 
     def _write(self, step: Step, rows: StepRows) -> str | None:
         # A rank that holds no rows (tensor parallel, pipeline) has nothing to say about them.

@@ -13,6 +13,7 @@ ENGINES = {
     "python": "engines.python",
     "vllm_kernels": "kernels.engine",
     "slice_proof": "slicing.engine",
+    "bisect_probe": "probes.probe",
 }
 """Engine name -> module of this package, whose `ENGINE(model_path, options, job)` builds it."""
 

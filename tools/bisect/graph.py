@@ -1,0 +1,181 @@
+"""What is computed from what: the semantic points of a decoder, in the order of the data, one row a point."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
+
+BEFORE: Final = -1
+AFTER: Final = 1 << 20
+"""Layers of the embedding, and of what follows the last decoder layer; as in the worker's probes/taps.py."""
+
+Point = tuple[int, str]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One point. `context`: parents of which all earlier rows of the sequence count, as attention reads them."""
+
+    name: str
+    kind: str
+    parents: tuple[str, ...]
+    context: tuple[str, ...] = ()
+    mandatory: bool = False
+
+
+LAYER: Final = (
+    Row("resid_pre", "residual", ("^resid_post",)),
+    Row("attn_norm", "norm", ("resid_pre",), mandatory=True),
+    Row("q_proj", "linear", ("attn_norm",)),
+    Row("k_proj", "linear", ("attn_norm",)),
+    Row("v_proj", "linear", ("attn_norm",)),
+    Row("q_norm", "norm", ("q_proj",)),
+    Row("k_norm", "norm", ("k_proj",)),
+    Row("q", "rope", ("q_norm", "@positions"), mandatory=True),
+    Row("k", "rope", ("k_norm", "@positions"), mandatory=True),
+    Row("v", "residual", ("v_proj",), mandatory=True),
+    Row("attn_out", "attention", ("q",), ("k", "v"), mandatory=True),
+    Row("o_proj", "linear", ("attn_out",), mandatory=True),
+    Row("resid_mid", "add", ("resid_pre", "o_proj"), mandatory=True),
+    Row("mlp_norm", "norm", ("resid_mid",), mandatory=True),
+    Row("gate", "linear", ("mlp_norm",)),
+    Row("up", "linear", ("mlp_norm",)),
+    Row("act", "act", ("gate", "up")),
+    Row("router_logits", "router", ("mlp_norm",)),
+    Row("topk_ids", "topk", ("router_logits",)),
+    Row("topk_weights", "topk", ("router_logits", "topk_ids")),
+    Row("expert_out", "experts", ("mlp_norm", "topk_ids")),
+    Row("mlp_out", "linear", ("act",), mandatory=True),
+    Row("resid_post", "add", ("resid_mid", "mlp_out"), mandatory=True),
+)
+DENSE: Final = ("gate", "up", "act")
+SPARSE: Final = ("router_logits", "topk_ids", "topk_weights")
+"""One of the two sets is mandatory in a layer, by what either side shows of it."""
+HEAD: Final = (
+    Row("final_norm", "norm", ("^resid_post",), mandatory=True),
+    Row("head_input", "residual", ("final_norm",)),
+    Row("logits", "linear", ("head_input",), mandatory=True),
+    Row("logprob", "logprob", ("logits",), mandatory=True),
+)
+START: Final = (
+    Row("token_ids", "input", ()),
+    Row("positions", "input", ()),
+    Row("embed", "embedding", ("token_ids",), mandatory=True),
+)
+ROWS: Final[Mapping[str, Row]] = MappingProxyType({row.name: row for row in (*START, *LAYER, *HEAD)})
+_RANK: Final = {row.name: number for number, row in enumerate((*START, *LAYER, *HEAD))}
+INPUT_SUFFIX: Final = ".in"
+
+
+@dataclass(frozen=True)
+class Node:
+    """A point both sides show, with the nearest shown points that it is computed from.
+
+    `through`: points between them that are not shown: the operator is the whole way. `lost`: a parent of which
+    nothing is shown, so that its equality is not known.
+    """
+
+    point: Point
+    kind: str
+    parents: tuple[Point, ...]
+    context: tuple[Point, ...]
+    through: tuple[Point, ...] = ()
+    lost: tuple[Point, ...] = ()
+
+
+def nodes(shown: Collection[Point], order: Mapping[Point, int]) -> list[Node]:
+    """Every shown point, topologically. Points that the table does not know follow the order in which they passed."""
+    depth = max((layer for layer, _ in shown if layer < AFTER), default=BEFORE)
+    return [_node(point, shown, depth) for point in sorted(shown, key=lambda p: _place(p, order))]
+
+
+def _place(point: Point, order: Mapping[Point, int]) -> tuple[int, int, int]:
+    layer, name = point
+    if name in _RANK:
+        return (layer, _RANK[name], 0)
+    # An unknown point stands where it passed, between the known ones of its layer.
+    before = [_RANK[n] for (at, n), i in order.items() if at == layer and n in _RANK and i < order.get(point, 0)]
+    return (layer, max(before, default=-1), 1 + order.get(point, 0))
+
+
+def _node(point: Point, shown: Collection[Point], depth: int) -> Node:
+    layer, name = point
+    row = ROWS.get(name)
+    if row is None:
+        return _unknown(point, shown)
+    through: list[Point] = []
+    lost: list[Point] = []
+    parents = tuple(
+        dict.fromkeys(p for parent in row.parents for p in _nearest(layer, parent, shown, depth, through, lost))
+    )
+    if name == "mlp_out" and (layer, "topk_ids") in shown:
+        parents = tuple(p for p in ((layer, n) for n in ("mlp_norm", "topk_ids", "topk_weights")) if p in shown)
+        through, lost = [], []
+    context = tuple(
+        dict.fromkeys(p for parent in row.context for p in _nearest(layer, parent, shown, depth, through, lost))
+    )
+    kind = "experts" if name == "mlp_out" and (layer, "topk_ids") in shown else row.kind
+    return Node(point, kind, parents, context, tuple(dict.fromkeys(through)), tuple(dict.fromkeys(lost)))
+
+
+def _unknown(point: Point, shown: Collection[Point]) -> Node:
+    """A point of the user's own: its parents are what he recorded as `NAME.in…`."""
+    layer, name = point
+    if INPUT_SUFFIX in name:
+        return Node(point, "input", (), ())
+    prefix = f"{name}{INPUT_SUFFIX}"
+    parents = tuple(sorted(p for p in shown if p[0] == layer and p[1].startswith(prefix)))
+    return Node(point, "own", parents, (), lost=() if parents else ((layer, prefix),))
+
+
+def _nearest(
+    layer: int, parent: str, shown: Collection[Point], depth: int, through: list[Point], lost: list[Point]
+) -> Iterator[Point]:
+    at, name = _resolved(layer, parent, depth)
+    if (at, name) in shown:
+        yield (at, name)
+        return
+    row = ROWS[name]
+    if row.kind == "input":
+        return
+    if not row.parents:
+        lost.append((at, name))
+        return
+    if at == BEFORE:
+        yield from (p for n in row.parents for p in _nearest(BEFORE, n, shown, depth, through, lost))
+        return
+    if not _optional(name):
+        through.append((at, name))
+    for grandparent in (*row.parents, *row.context):
+        yield from _nearest(at, grandparent, shown, depth, through, lost)
+
+
+def _optional(name: str) -> bool:
+    """Points that an architecture may not have at all: passing them by is no loss."""
+    return name in ("q_norm", "k_norm", "head_input", "resid_pre", "v_proj")
+
+
+def _resolved(layer: int, parent: str, depth: int) -> Point:
+    if parent.startswith("@"):
+        return BEFORE, parent[1:]
+    if parent.startswith("^"):
+        above = depth if layer == AFTER else layer - 1
+        return (BEFORE, "embed") if above < 0 else (above, parent[1:])
+    return layer, parent
+
+
+def mandatory(seen: Collection[Point], layers: int) -> list[Point]:
+    """The points that coverage is measured on, for a model of `layers` decoder layers."""
+    wanted: list[Point] = [(BEFORE, row.name) for row in START if row.mandatory]
+    for layer in range(layers):
+        wanted += [(layer, row.name) for row in LAYER if row.mandatory]
+        sparse = any((layer, name) in seen for name in SPARSE)
+        wanted += [(layer, name) for name in (SPARSE if sparse else DENSE)]
+    return wanted + [(AFTER, row.name) for row in HEAD if row.mandatory]
+
+
+def label(point: Point) -> str:
+    layer, name = point
+    return name if layer in (BEFORE, AFTER) else f"layers.{layer}.{name}"

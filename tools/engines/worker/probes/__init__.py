@@ -1,0 +1,1 @@
+"""Looking at an engine while it computes: hashes at semantic points, operator programs, experiments on them."""

@@ -1,0 +1,79 @@
+"""Accumulation-order fingerprints of matrix products and sums, after FPRev (RepDL tools/FPRev).
+
+With a huge value at place i, its negative at place j and small units elsewhere, the result counts the units that were
+added after the two had cancelled: what is added before is swallowed. That number is the size of what lies outside of
+the smallest subtree of the summation that holds both; all pairs give the whole tree. Pairs (0, j) and (j, j + 1) are
+probed here, enough to tell two orders apart. Every output column is a probe of its own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+HUGE = 2.0**60
+COUNTABLE = {torch.bfloat16: 128, torch.float16: 1024, torch.float32: 1 << 22}
+"""Units that the output dtype counts exactly."""
+PROBES = 2048
+
+Product = Callable[[Tensor, Tensor], Tensor]
+"""(x [M, K], W [N, K]) -> [M, N]."""
+
+
+def product_order(run: Product, rows: int, row: int, size: int, columns: int, dtype: torch.dtype) -> dict[str, Any]:
+    """The fingerprint of row `row` of a product of `rows` x `size` by `size` x `columns`.
+
+    Returns `order` (a short hash), `blocks` (how many values the count takes) and the number of probes.
+    """
+    unit_places = _units(size, dtype)
+    pairs = _pairs(size)[:PROBES]
+    x = torch.ones(rows, size, dtype=dtype)
+    counts: list[int] = []
+    for start in range(0, len(pairs), columns):
+        chosen = pairs[start : start + columns]
+        weights = torch.zeros(columns, size, dtype=dtype)
+        for number, (i, j) in enumerate(chosen):
+            weights[number, unit_places] = 1
+            weights[number, i], weights[number, j] = HUGE, -HUGE
+        seen = run(x, weights)[row, : len(chosen)].to(torch.float64)
+        counts += [int(v) if v == v and abs(v) < 1 << 30 else -1 for v in seen.tolist()]
+    return described(counts, len(pairs))
+
+
+def sum_order(run: Callable[[Tensor], Tensor], shape: tuple[int, int], row: int, dtype: torch.dtype) -> dict[str, Any]:
+    """The fingerprint of a sum over the last dimension of [rows, size] (a mean counts in `size`-ths)."""
+    rows, size = shape
+    pairs = _pairs(size)[: PROBES // 4]
+    counts: list[int] = []
+    for i, j in pairs:
+        x = torch.ones(rows, size, dtype=dtype)
+        x[:, i], x[:, j] = HUGE, -HUGE
+        value = float(run(x).reshape(rows, -1)[row, 0].to(torch.float64))
+        counts.append(round(value * 1024) if value == value and abs(value) < 1 << 30 else -1)
+    return described(counts, len(pairs))
+
+
+def described(counts: list[int], probes: int) -> dict[str, Any]:
+    text = ",".join(map(str, counts))
+    return {
+        "order": hashlib.sha256(text.encode()).hexdigest()[:12],
+        "levels": len(set(counts)),
+        "probes": probes,
+        "seen": counts[:8],
+    }
+
+
+def _units(size: int, dtype: torch.dtype) -> Tensor:
+    limit = COUNTABLE.get(dtype, 128)
+    return torch.arange(size) if size <= limit else torch.arange(0, size, -(-size // limit))
+
+
+def _pairs(size: int) -> list[tuple[int, int]]:
+    step = max(1, size // 512)
+    far = [(0, j) for j in range(1, size, step)]
+    near = [(j, j + 1) for j in range(1, size - 1, step)]
+    return [pair for both in zip(far, near, strict=False) for pair in both] or far

@@ -1,0 +1,101 @@
+"""The engine `bisect_probe`: no model; its description is what experiments on two recorded programs showed."""
+
+from __future__ import annotations
+
+import json
+import os
+import traceback
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+
+from ..engine import EngineError, Perturbation, Step, StepRows
+from ..job import Job
+from ..sequences import Sequences
+from .classify import Case, Report, classify
+from .program import load_program
+from .repro import shrunk, write_repro
+from .rows import differing, shared_rows
+
+
+class BisectProbe:
+    """`options`: folders of the two programs, the row, the kind of operator, where the repro goes."""
+
+    def __init__(self, model_path: str, options: Mapping[str, Any], job: Job) -> None:
+        self._report: dict[str, Any] = {}
+        try:
+            self._report = probe(options)
+        except MemoryError:
+            raise
+        except Exception as error:  # noqa: BLE001 - what an experiment raises limits what is known, no more
+            traceback.print_exc()
+            self._report = {"failed": f"{type(error).__name__}: {str(error)[:500]}"}
+
+    def describe(self) -> dict[str, dict[str, Any]]:
+        return {"stable": {}, "volatile": self._report}
+
+    def weights(self) -> Iterator[tuple[str, Any]]:
+        return iter(())
+
+    def run(self, step: Step, sequences: Sequences) -> StepRows:
+        raise EngineError("unsupported_step", f"bisect_probe runs no steps, got {step.get('kind')!r}")
+
+    def perturb(self) -> Perturbation:
+        raise EngineError("unsupported_step", "bisect_probe has no weights to perturb")
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def probe(options: Mapping[str, Any]) -> dict[str, Any]:
+    names: tuple[str, str] = (options["names"][0], options["names"][1])
+    programs = load_program(options["a"]), load_program(options["b"])
+    for name, program in zip(names, programs, strict=True):
+        lacking = program.notes["missing"] + list(program.notes["refused"].values())
+        if lacking:
+            return {"failed": f"{name}: the operators of the region could not be kept whole: {lacking[0]}"}
+    shared = shared_rows(programs[0], programs[1], options["sequence"], options["position"])
+    if shared.target < 0:
+        return {"failed": "the row under suspicion is not in both programs"}
+    case = Case(options["kind"], programs[0], programs[1], shared, bool(options["same_side"]), names)
+    a, b = case.outputs()
+    wide = (a.to(torch.float64) - b.to(torch.float64)).abs() if a.shape == b.shape else torch.tensor([float("nan")])
+    report = classify(case)
+    made = {
+        "class": report.label,
+        "mechanism": report.mechanism,
+        "faulty": report.faulty,
+        "leaf": report.leaf,
+        "experiments": report.experiments,
+        "excluded": report.excluded,
+        "rows_different": int(differing(a, b).sum()),
+        "rows_compared": len(a),
+        "largest_difference": _finite(float(wide.max())),
+    }
+    made["repro"] = _repro(case, report, options)
+    return made
+
+
+def _finite(value: float) -> float | None:
+    return value if value == value and abs(value) != float("inf") else None
+
+
+def _repro(case: Case, report: Report, options: Mapping[str, Any]) -> dict[str, Any]:
+    about = {
+        "title": f"{options['where']}: {case.names[0]} and {case.names[1]} differ",
+        "lines": {
+            "class": f"{report.label} ({report.mechanism or 'no experiment showed why'})",
+            "row": f"sequence {options['sequence']}, position {options['position']}",
+            "side_a": case.names[0],
+            "side_b": case.names[1],
+            "torch": torch.__version__,
+        },
+    }
+    made = write_repro(options["repro"], case, shrunk(case), about)
+    with open(os.path.join(options["repro"], "about.json"), "w", encoding="utf-8") as file:
+        json.dump({**about, "proof": made}, file, indent=1, allow_nan=False)
+    return made
+
+
+ENGINE = BisectProbe

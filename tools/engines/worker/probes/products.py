@@ -1,0 +1,98 @@
+"""Matrix products inside a program, as functions of other factors: for fingerprints and for shrinking."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .fingerprint import Product, product_order, sum_order
+from .program import Program, decoded, function
+
+PRODUCTS = ("aten.mm.default", "aten.addmm.default", "aten.linear.default", "_C.onednn_mm.default")
+SUMS = ("aten.mean.dim", "aten.sum.dim_IntList")
+
+
+@dataclass(frozen=True)
+class Found:
+    """A product of the program: x [M, K] and W [N, K] as they were, and how to run it on others."""
+
+    op: str
+    x: Tensor
+    weight: Tensor
+    run: Product
+
+
+def product_of(program: Program) -> Found | None:
+    """The program's only kind of product, at its first use; None when there is none, or several kinds."""
+    names = {op.name for op in program.ops if op.name in PRODUCTS}
+    if len(names) != 1:
+        return None
+    seen: list[Found] = []
+
+    def hook(number: int, op: Any, env: dict[str, Any]) -> None:
+        if op.name in names and not seen:
+            seen.append(_found(op, env, program))
+
+    program.run(hook=hook)
+    return seen[0] if seen else None
+
+
+def _found(op: Any, env: dict[str, Any], program: Program) -> Found:
+    args = decoded(op.args, env)
+    if op.name == "_C.onednn_mm.default":
+        return Found(op.name, args[1].clone(), program.values[op.args[3]["t"]], _onednn)
+    at = 1 if op.name == "aten.addmm.default" else 0
+    x, weight = args[at], args[at + 1]
+    if op.name == "aten.linear.default":
+        return Found(op.name, x.reshape(-1, x.shape[-1]).clone(), weight, torch.nn.functional.linear)
+    transposed = weight.stride(0) == 1 and weight.shape[0] > 1
+
+    def run(x: Tensor, other: Tensor) -> Tensor:
+        factor = other.t() if transposed else other.t().contiguous()
+        made: Tensor = function("aten.mm.default")(x, factor)
+        return made
+
+    return Found(op.name, x.clone(), weight.t(), run)
+
+
+def _onednn(x: Tensor, weight: Tensor) -> Tensor:
+    from vllm import _custom_ops as ops
+
+    handler = ops.create_onednn_mm(weight.contiguous().t(), 32)
+    made: Tensor = ops.onednn_mm(handler, x, None)
+    return made
+
+
+def order_of(program: Program, row: int) -> dict[str, Any] | None:
+    """The accumulation-order fingerprint of the program's product, or else of its sum, at `row`."""
+    found = product_of(program)
+    if found is not None and found.weight.ndim == 2:
+        rows, size = int(found.x.shape[0]), int(found.x.shape[1])
+        made = product_order(found.run, rows, row % rows, size, int(found.weight.shape[0]), found.x.dtype)
+        return {"operator": found.op, "rows": rows, **made}
+    return _sum_of(program, row)
+
+
+def _sum_of(program: Program, row: int) -> dict[str, Any] | None:
+    made: list[dict[str, Any]] = []
+
+    def hook(number: int, op: Any, env: dict[str, Any]) -> None:
+        if op.name not in SUMS or made:
+            return
+        args = decoded(op.args, env)
+        x = args[0]
+        flat = x.reshape(-1, x.shape[-1])
+        rest = {k: decoded(v, env) for k, v in op.kwargs.items()}
+
+        def run(other: Tensor) -> Tensor:
+            result: Tensor = function(op.name)(other.reshape(x.shape), *args[1:], **rest)
+            return result
+
+        at = row if row < flat.shape[0] else 0
+        made.append({"operator": op.name, "rows": int(flat.shape[0])} | sum_order(run, tuple(flat.shape), at, x.dtype))
+
+    program.run(hook=hook)
+    return made[0] if made else None

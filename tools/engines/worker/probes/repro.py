@@ -1,0 +1,224 @@
+"""The repro: a folder with the tensors and one script that needs torch, and the engine's kernels if they are in it.
+
+The script holds both regions as ordinary calls, checks the digest of its tensors, and exits with 1 while the rows
+differ, 0 when they are equal, 2 when it cannot run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from .classify import Case
+from .program import Program
+from .rows import rows_of, same_bits
+from .shrink import fewest_rows
+
+PROOFS = 3
+PROOF_TIMEOUT_S = 120
+SCRIPT = "repro.py"
+TENSORS = "tensors.safetensors"
+
+
+@dataclass(frozen=True)
+class Small:
+    """Both programs, cut down, and the place of the row in each."""
+
+    a: Program
+    b: Program
+    row_a: int
+    row_b: int
+
+
+def shrunk(case: Case) -> Small:
+    """Fewer rows on either side while the two still differ at the row in the same way as before."""
+    target_a, target_b = (int(rows[case.shared.target]) for rows in (case.shared.a, case.shared.b))
+    wanted_a, wanted_b = (t[case.shared.target] for t in case.outputs())
+
+    def gives(wanted: Tensor, place: int, first: int, key: list[int]) -> Any:
+        def fails(program: Program) -> bool:
+            at = program.rows.index(key)
+            result = rows_of(program.result(), len(program.rows))
+            return result is not None and same_bits(result[at][None], wanted[None])
+
+        return fails
+
+    key = list(case.a.rows[target_a])
+    a, row_a = fewest_rows(case.a, target_a, gives(wanted_a, target_a, 0, key))
+    b, row_b = fewest_rows(case.b, target_b, gives(wanted_b, target_b, 0, key))
+    return Small(a, b, row_a, row_b)
+
+
+def write_repro(folder: str, case: Case, small: Small, about: dict[str, Any]) -> dict[str, Any]:
+    """Writes it, and runs it in fresh processes; returns what they said."""
+    os.makedirs(folder, exist_ok=True)
+    tensors = {f"a.{n}": t for n, t in small.a.values.items()} | {f"b.{n}": t for n, t in small.b.values.items()}
+    strides = {n: list(t.stride()) for n, t in tensors.items() if not t.is_contiguous() and 0 not in t.stride()}
+    path = os.path.join(folder, TENSORS)
+    save_file({n: t.detach().contiguous().clone() for n, t in tensors.items()}, path)
+    with open(path, "rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    text = script(small, about, digest, strides, torch.get_num_threads())
+    with open(os.path.join(folder, SCRIPT), "w", encoding="utf-8") as script_file:
+        script_file.write(text)
+    codes = [_exit_code(folder) for _ in range(PROOFS)]
+    return {
+        "exit_codes": codes,
+        "reproduces": codes == [1] * PROOFS,
+        "rows": [len(small.a.rows), len(small.b.rows)],
+        "bytes": os.path.getsize(path) + len(text),
+        "sha256": digest,
+    }
+
+
+def _exit_code(folder: str) -> int:
+    try:
+        done = subprocess.run(
+            [sys.executable, SCRIPT], cwd=folder, capture_output=True, timeout=PROOF_TIMEOUT_S, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return 2
+    return done.returncode
+
+
+def script(small: Small, about: dict[str, Any], digest: str, strides: dict[str, list[int]], threads: int) -> str:
+    kernels = any(not op.name.startswith("aten.") for p in (small.a, small.b) for op in p.ops)
+    lines = [
+        '"""' + str(about["title"]).replace('"""', "'''"),
+        "",
+        *(f"{name}: {value}" for name, value in about["lines"].items()),
+        "",
+        "Exits with 1 while the rows differ, 0 when they are equal, 2 when it cannot run.",
+        '"""',
+        "",
+        "import hashlib, json, os, struct, sys",
+        "",
+        "try:",
+        "    import torch",
+        *(["    from vllm import _custom_ops as ops"] if kernels else []),
+        "except ImportError as error:",
+        '    print(f"cannot run: {error}", file=sys.stderr)',
+        "    sys.exit(2)",
+        "",
+        f'SHA256 = "{digest}"',
+        f"STRIDES = {json.dumps(strides)}",
+        f"HANDLERS = {_handlers(small)!r}",
+        f"ROW_A, ROW_B, ROWS_A, ROWS_B = {small.row_a}, {small.row_b}, {len(small.a.rows)}, {len(small.b.rows)}",
+        f"torch.set_num_threads({threads})",
+        _LOADER,
+        *_side("a", small.a),
+        *_side("b", small.b),
+        _MAIN,
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _side(side: str, program: Program) -> list[str]:
+    lines = ["", "", f"def side_{side}(t):"]
+    lines += [f'    {name} = t["{side}.{name}"]' for name in program.values]
+    for op in program.ops:
+        arguments = [_text(a) for a in op.args] + [f"{k}={_text(v)}" for k, v in op.kwargs.items()]
+        call = f"torch.ops.{op.name}({', '.join(arguments)})"
+        names = [n or "_" for n in op.outs]
+        if not names or names == ["_"]:
+            lines.append(f"    {call}")
+        else:
+            lines.append(f"    {', '.join(names)}{',' if _many(op) else ''} = {call}")
+    return [*lines, f"    return {program.output}"]
+
+
+def _handlers(small: Small) -> list[str]:
+    sides = (("a", small.a), ("b", small.b))
+    return sorted(f"{side}.{name}" for side, program in sides for name in program.notes.get("handlers", {}))
+
+
+def _many(op: Any) -> bool:
+    return len(op.outs) == 1 and op.name.split(".")[1] in ("split", "chunk", "unbind", "split_with_sizes")
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, list):
+        return f"[{', '.join(map(_text, value))}]"
+    if isinstance(value, dict):
+        kind, text = next(iter(value.items()))
+        if kind == "t":
+            return str(text)
+        if kind == "float":
+            return f'float("{text}")'
+        return f'torch.device("{text}")' if kind == "device" else f"torch.{text}"
+    return repr(value)
+
+
+_LOADER = """
+DTYPES = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32, "F64": torch.float64, "I64": torch.int64,
+          "I32": torch.int32, "I16": torch.int16, "I8": torch.int8, "U8": torch.uint8, "BOOL": torch.bool}
+KEPT = []
+
+
+def load():
+    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "tensors.safetensors")
+    data = open(path, "rb").read()
+    if hashlib.sha256(data).hexdigest() != SHA256:
+        print("cannot run: tensors.safetensors is not the file this script was written for", file=sys.stderr)
+        sys.exit(2)
+    size = struct.unpack("<Q", data[:8])[0]
+    found = {}
+    for name, entry in json.loads(data[8 : 8 + size]).items():
+        if name == "__metadata__":
+            continue
+        start, end = (8 + size + offset for offset in entry["data_offsets"])
+        dtype = DTYPES[entry["dtype"]]
+        flat = torch.frombuffer(bytearray(data[start:end]), dtype=dtype) if end > start else torch.empty(0, dtype=dtype)
+        found[name] = prepared(name, flat.reshape(entry["shape"]))
+    return found
+
+
+def prepared(name, tensor):
+    if name in STRIDES:
+        tensor = torch.empty_strided(tensor.shape, STRIDES[name], dtype=tensor.dtype).copy_(tensor)
+    if name in HANDLERS:
+        # oneDNN keeps a packed weight behind a number.
+        KEPT.append(ops.create_onednn_mm(tensor.t(), 32))
+        return KEPT[-1].handler_tensor
+    return tensor.clone() if name not in STRIDES else tensor"""
+
+_MAIN = """
+
+def row(tensor, count, number):
+    whole = tensor.shape[0] == count or tensor.ndim > 2
+    flat = (tensor if whole else tensor[:count]).reshape(count, -1)
+    return flat[number].detach().contiguous()
+
+
+def main():
+    tensors = load()
+    with torch.no_grad():
+        a, b = row(side_a(tensors), ROWS_A, ROW_A), row(side_b(tensors), ROWS_B, ROW_B)
+    if a.dtype == b.dtype and a.shape == b.shape and torch.equal(a.view(torch.uint8), b.view(torch.uint8)):
+        print(f"equal to the last bit: {a.numel()} values")
+        return 0
+    if a.shape != b.shape:
+        print(f"different shapes: {list(a.shape)} and {list(b.shape)}")
+        return 1
+    left, right = a.to(torch.float64), b.to(torch.float64)
+    apart = float((left - right).abs().max())
+    print(f"different: {int((left != right).sum())} of {a.numel()} values as numbers, largest difference {apart:.3g}")
+    return 1
+
+
+if __name__ == "__main__":
+    try:
+        code = main()
+    except Exception as error:
+        print(f"cannot run: {type(error).__name__}: {error}", file=sys.stderr)
+        code = 2
+    sys.exit(code)"""

@@ -1,0 +1,63 @@
+"""Rows of two programs that belong to the same token, and comparing them by their bits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .program import Program
+
+
+@dataclass(frozen=True)
+class Shared:
+    """Indices of the common rows in either program, and which of them is the row under suspicion."""
+
+    a: Tensor
+    b: Tensor
+    target: int
+
+
+def shared_rows(a: Program, b: Program, sequence: int, position: int) -> Shared:
+    theirs = {tuple(key): n for n, key in enumerate(b.rows) if key[0] >= 0}
+    pairs = [(n, theirs[tuple(key)]) for n, key in enumerate(a.rows) if tuple(key) in theirs]
+    target = next((i for i, (n, _) in enumerate(pairs) if a.rows[n] == [sequence, position]), -1)
+    return Shared(torch.tensor([n for n, _ in pairs]), torch.tensor([m for _, m in pairs]), target)
+
+
+def rows_of(value: Any, count: int) -> Tensor | None:
+    """[count, rest] when the tensor's leading sizes are the rows; None when it is of another kind."""
+    if not isinstance(value, Tensor) or value.ndim == 0 or value.numel() == 0:
+        return None
+    if value.shape[0] == count:
+        return value.reshape(count, -1)
+    if value.ndim > 2 and value.shape[0] * value.shape[1] == count:
+        return value.reshape(count, -1)
+    if value.shape[0] > count and value.ndim == 2:
+        # Padding behind the rows: tiles, graphs.
+        return value[:count]
+    return None
+
+
+def bits(value: Tensor) -> Tensor:
+    """[R, W] -> [R, bytes]."""
+    flat = value.detach().contiguous()
+    return flat.view(torch.uint8).reshape(flat.shape[0], -1)
+
+
+def differing(a: Tensor, b: Tensor) -> Tensor:
+    """Which rows have other bits; all of them where dtype or width differ."""
+    if a.dtype != b.dtype or a.shape != b.shape:
+        return torch.ones(a.shape[0], dtype=torch.bool)
+    return (bits(a) != bits(b)).any(dim=1)
+
+
+def same_bits(a: Tensor, b: Tensor) -> bool:
+    return a.shape == b.shape and a.dtype == b.dtype and bool((bits(a.reshape(1, -1)) == bits(b.reshape(1, -1))).all())
+
+
+def same_values(a: Tensor, b: Tensor) -> bool:
+    """Equal as numbers: zeros of either sign, and NaN with whatever payload, count as the same."""
+    return a.shape == b.shape and bool(((a == b) | ((a != a) & (b != b))).all())

@@ -1,0 +1,78 @@
+"""Making a program smaller while it still shows the same failure: fewer rows first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .program import Op, Program
+
+Fails = Callable[[Program], bool]
+
+
+def with_rows(program: Program, rows: list[int]) -> Program | None:
+    """The same operators on these rows alone; None where rows are no leading dimension of what is read."""
+    count = len(program.rows)
+    if count < 2 or any(op.name.split(".")[1].startswith("cpu_attention") for op in program.ops):
+        return None
+    index = torch.tensor(rows)
+    values = {n: _picked(v, count, index) for n, v in program.values.items()}
+    ops = [Op(op.name, _resized(op.args, count, len(rows)), op.kwargs, op.outs, op.writes) for op in program.ops]
+    expected = program.expected[index]
+    canonical = {n: t[index] for n, t in program.canonical.items()}
+    kept = [program.rows[r] for r in rows]
+    return Program(ops, program.inputs, program.output, values, expected, kept, program.notes, canonical)
+
+
+def _picked(value: Tensor, count: int, index: Tensor) -> Tensor:
+    if value.ndim and value.shape[0] == count:
+        return value[index]
+    if value.ndim > 2 and value.shape[0] == 1 and value.shape[1] == count:
+        return value[:, index]
+    return value
+
+
+def _resized(args: Any, count: int, size: int) -> Any:
+    """Sizes of views and allocations that are the number of rows."""
+    return [
+        [size if item == count and not isinstance(item, bool) else item for item in arg]
+        if isinstance(arg, list) and all(isinstance(item, int) for item in arg)
+        else arg
+        for arg in args
+    ]
+
+
+def fewest_rows(program: Program, target: int, fails: Fails) -> tuple[Program, int]:
+    """Halves the rows around `target` while `fails` holds; returns the program and the target's new place."""
+    rows = list(range(len(program.rows)))
+    best, place = program, target
+    size = len(rows)
+    while size > 1:
+        size = (size + 1) // 2
+        start = min(max(0, target - size // 2), len(rows) - size)
+        tried = None
+        # Kernels choose by the count of rows and where the row lies in a tile: both ends are tried.
+        for begin in dict.fromkeys((start, max(0, target - size + 1), target)):
+            window = rows[begin : begin + size]
+            if target not in window or len(window) != size:
+                continue
+            cut = with_rows(program, window)
+            if cut is not None and _holds(fails, cut):
+                tried = (cut, window.index(target))
+                break
+        if tried is None:
+            break
+        best, place = tried
+        if size == 1:
+            break
+    return best, place
+
+
+def _holds(fails: Fails, program: Program) -> bool:
+    try:
+        return fails(program)
+    except (RuntimeError, IndexError, TypeError, ValueError, KeyError):
+        return False

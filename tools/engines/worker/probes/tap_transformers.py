@@ -1,0 +1,122 @@
+"""Taps of a transformers model: modules by their names, rotary and attention functions in the model's own module."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .taps import AFTER, BEFORE, Taps, first, layers_of
+
+INPUTS = {
+    "input_layernorm": "resid_pre",
+    "self_attn.o_proj": "attn_out",
+    "post_attention_layernorm": "resid_mid",
+    "mlp.down_proj": "act",
+}
+OUTPUTS = {
+    "": "resid_post",
+    "input_layernorm": "attn_norm",
+    "self_attn.q_proj": "q_proj",
+    "self_attn.k_proj": "k_proj",
+    "self_attn.v_proj": "v_proj",
+    "self_attn.o_proj": "o_proj",
+    "post_attention_layernorm": "mlp_norm",
+    "mlp.gate_proj": "gate",
+    "mlp.up_proj": "up",
+    "mlp": "mlp_out",
+}
+
+
+class TransformersTaps(Taps):
+    def __init__(self, recorder: Any, engine: Any, company: set[int]) -> None:
+        super().__init__(recorder)
+        self._engine, self._company, self._layer = engine, company, BEFORE
+
+    def install(self) -> None:
+        model = self._engine._model
+        inner = model.model
+        run = self._engine._forward
+        self.replace(self._engine, "_forward", lambda batch, *rest: self._run(run, batch, *rest))
+        self.traced(inner.embed_tokens, BEFORE)
+        self.output(inner.embed_tokens, BEFORE, "embed", _rows)
+        for layer, name, module in layers_of(model):
+            self._module(layer, name, module)
+        self._rotary(inner)
+        self.traced(inner.norm, AFTER)
+        self.output(inner.norm, AFTER, "final_norm", _rows)
+        self.traced(model.lm_head, AFTER)
+        self.output(model.lm_head, AFTER, "logits", _rows)
+
+    def _module(self, layer: int, name: str, module: Any) -> None:
+        if name == "":
+            self.traced(module, layer)
+            self.before(module, lambda a, k: self._at(layer))
+        if name in INPUTS:
+            point = INPUTS[name]
+            self.before(module, lambda a, k: self.recorder.point(layer, point, _rows(a[0]), raw=a[0]))
+        if name in OUTPUTS:
+            self.output(module, layer, OUTPUTS[name], _rows)
+        if name == "self_attn.v_proj":
+            self.output(module, layer, "v", _rows)
+        if name in ("self_attn.q_norm", "self_attn.k_norm"):
+            self.output(module, layer, name.removeprefix("self_attn."), _heads_last)
+        if name == "mlp.gate" and "Router" in type(module).__name__:
+            self.after(module, lambda out: self._routed(layer, out))
+
+    def _at(self, layer: int) -> None:
+        self._layer = layer
+
+    def _routed(self, layer: int, out: Any) -> None:
+        logits, weights, ids = out[:3]
+        self.recorder.point(layer, "router_logits", logits)
+        self.recorder.point(layer, "topk_ids", ids.to(torch.int64), raw=ids)
+        self.recorder.point(layer, "topk_weights", weights.to(torch.float32), raw=weights)
+
+    def _rotary(self, inner: Any) -> None:
+        home = sys.modules[type(inner).__module__]
+        run = getattr(home, "apply_rotary_pos_emb", None)
+        if run is None:
+            return
+
+        def watched(q: Tensor, k: Tensor, *args: Any, **kwargs: Any) -> Any:
+            q, k = run(q, k, *args, **kwargs)
+            self.recorder.point(self._layer, "q", _heads(q), raw=q)
+            self.recorder.point(self._layer, "k", _heads(k), raw=k)
+            return q, k
+
+        self.replace(home, "apply_rotary_pos_emb", watched)
+
+    def _run(self, run: Any, batch: Any, sequences: Any, company: set[int], train: bool) -> Any:
+        rows, columns = batch.tokens.shape
+        keys = np.full((rows, columns, 2), -1, np.int64)
+        for place in batch.places:
+            size = len(sequences.whole(place.sequence))
+            if place.sequence not in self._company:
+                keys[place.row, place.start : place.start + size, 0] = place.sequence
+                keys[place.row, place.start : place.start + size, 1] = np.arange(size)
+        self.recorder.begin(keys.reshape(-1, 2))
+        self.recorder.point(BEFORE, "positions", batch.positions.reshape(-1))
+        self.recorder.point(BEFORE, "token_ids", batch.tokens.reshape(-1))
+        return run(batch, sequences, company, train)
+
+
+def _rows(value: Any) -> Tensor:
+    """[B, T, …] -> [B * T, rest]."""
+    tensor: Tensor = first(value)
+    if tensor.ndim == 2:
+        return tensor
+    return tensor.reshape(tensor.shape[0] * tensor.shape[1], -1)
+
+
+def _heads_last(value: Any) -> Tensor:
+    """[B, T, H, D] -> [B * T, H * D]."""
+    return _rows(value)
+
+
+def _heads(tensor: Tensor) -> Tensor:
+    """[B, H, T, D] -> [B * T, H * D]."""
+    return tensor.transpose(1, 2).reshape(tensor.shape[0] * tensor.shape[2], -1)

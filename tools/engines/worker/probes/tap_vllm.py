@@ -1,0 +1,254 @@
+"""Taps of the vLLM engine in this process: eager modules, the runner's rows, the paged cache cut to what is read."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .program import Tracer
+from .taps import AFTER, BEFORE, Taps, first, layers_of
+
+PLANS = 4
+
+
+class VllmTaps(Taps):
+    def __init__(self, recorder: Any, engine: Any, company: set[int]) -> None:
+        super().__init__(recorder)
+        self._engine, self._company = engine, company
+        self._model = engine._model
+        self._runner = _runner_of(engine._core)
+        self._sequences: dict[str, int] = {}
+        self._scheduled: dict[str, int] = {}
+        self._hidden: tuple[int, int] | None = None
+
+    def install(self) -> None:
+        self._watch_requests()
+        self._watch_schedules()
+        inner = self._model.model
+        self.before(self._model, self._begin)
+        self.traced(inner.embed_tokens, BEFORE)
+        self.output(inner.embed_tokens, BEFORE, "embed")
+        for layer, name, module in layers_of(self._model):
+            self._module(layer, name, module)
+        self.traced(inner.norm, AFTER)
+        count = len(inner.layers)
+        self.after(inner.norm, lambda out: self._norm(count - 1, "resid_post", AFTER, "final_norm", out))
+        run = self._model.compute_logits
+        self.replace(self._model, "compute_logits", lambda hidden, *rest: self._logits(run, hidden, *rest))
+        self.recorder.prepare = self._prepare
+
+    def _module(self, layer: int, name: str, module: Any) -> None:
+        match name:
+            case "":
+                self.traced(module, layer)
+            case "input_layernorm":
+                self.before(module, lambda a, k: self._residual(layer, "resid_pre", a, k))
+                self.after(module, lambda out: self._norm(layer - 1, "resid_post", layer, "attn_norm", out))
+            case "self_attn.qkv_proj":
+                self.after(module, lambda out: self._split(layer, module, first(out)))
+            case "self_attn.q_norm" | "self_attn.k_norm":
+                self.output(module, layer, name.removeprefix("self_attn."), _flat)
+            case "self_attn.attn":
+                self.before(module, lambda a, k: self._attention(layer, a))
+                self.output(module, layer, "attn_out", _flat)
+            case "self_attn.o_proj":
+                self.output(module, layer, "o_proj")
+            case "post_attention_layernorm":
+                self.after(module, lambda out: self._norm(layer, "resid_mid", layer, "mlp_norm", out))
+            case "mlp.gate_up_proj":
+                self.after(module, lambda out: self._halves(layer, first(out)))
+            case "mlp.act_fn":
+                self.output(module, layer, "act")
+            case "mlp":
+                self.output(module, layer, "mlp_out")
+            case "mlp.gate":
+                self.output(module, layer, "router_logits")
+            case "mlp.experts":
+                self._router(layer, module)
+            case _:
+                pass
+
+    def _residual(self, layer: int, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Before the first layer's norm the hidden state is the residual; later the norm makes their sum."""
+        if len(args) < 2 and "residual" not in kwargs:
+            self.recorder.point(layer, name, args[0])
+
+    def _norm(self, layer: int, residual: str, own: int, name: str, out: Any) -> None:
+        if isinstance(out, tuple):
+            if layer >= 0:
+                self.recorder.point(layer, residual, out[1])
+            if name == "attn_norm":
+                self.recorder.point(own, "resid_pre", out[1])
+        self.recorder.point(own, name, first(out))
+
+    def _split(self, layer: int, module: Any, out: Tensor) -> None:
+        attention = self._model.model.layers[layer].self_attn
+        sizes = [attention.q_size, attention.kv_size, attention.kv_size]
+        for name, part in zip(("q_proj", "k_proj", "v_proj"), out.split(sizes, dim=-1), strict=True):
+            self.recorder.point(layer, name, part, raw=out)
+
+    def _halves(self, layer: int, out: Tensor) -> None:
+        for name, part in zip(("gate", "up"), out.chunk(2, dim=-1), strict=True):
+            self.recorder.point(layer, name, part, raw=out)
+
+    def _attention(self, layer: int, args: tuple[Any, ...]) -> None:
+        for name, tensor in zip(("q", "k", "v"), args, strict=False):
+            self.recorder.point(layer, name, _flat(tensor), raw=tensor)
+
+    def _router(self, layer: int, module: Any) -> None:
+        router = getattr(module, "router", None)
+        if router is None or not hasattr(router, "select_experts"):
+            return
+        run = router.select_experts
+
+        def watched(*args: Any, **kwargs: Any) -> Any:
+            out = run(*args, **kwargs)
+            weights, ids = out[0], out[1]
+            self.recorder.point(layer, "topk_ids", ids.to(torch.int64), raw=ids)
+            self.recorder.point(layer, "topk_weights", weights.to(torch.float32), raw=weights)
+            return out
+
+        self.replace(router, "select_experts", watched)
+
+    def _watch_requests(self) -> None:
+        submit = self._engine._submit
+        run, execute = submit.run, self._runner.execute_model
+
+        def named(requests: Any) -> Any:
+            self._sequences = {f"bitgate{submit._count + n}": r.sequence for n, r in enumerate(requests)}
+            return run(requests)
+
+        def executed(output: Any, *args: Any, **kwargs: Any) -> Any:
+            self._scheduled = dict(output.num_scheduled_tokens)
+            return execute(output, *args, **kwargs)
+
+        self.replace(submit, "run", named)
+        self.replace(self._runner, "execute_model", executed)
+
+    def _watch_schedules(self) -> None:
+        """The CPU attention's work plan holds pointers; how it was made is remembered instead of its bytes."""
+        from vllm import _custom_ops as ops
+
+        run = getattr(ops, "cpu_attn_get_scheduler_metadata", None)
+        if run is None:
+            return
+
+        def planned(*args: Any, **kwargs: Any) -> Any:
+            bound = inspect.signature(run).bind(*args, **kwargs)
+            bound.apply_defaults()
+            given = [v.clone() if isinstance(v, Tensor) else v for v in bound.arguments.values()]
+            plan = run(*args, **kwargs)
+            self._plans[plan.data_ptr()] = ("_C.get_scheduler_metadata.default", given, plan)
+            while len(self._plans) > PLANS:
+                self._plans.pop(next(iter(self._plans)))
+            return plan
+
+        self._plans: dict[int, tuple[str, list[Any], Any]] = {}
+        self.replace(ops, "cpu_attn_get_scheduler_metadata", planned)
+
+    def _begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Rows of this forward; profiling and warm-up passes have no request of ours, and no rows."""
+        positions = kwargs.get("positions")
+        if positions is None:
+            positions = args[1]
+        flat = positions.reshape(-1).cpu().numpy() if positions.ndim == 1 else positions[0].cpu().numpy()
+        owners = [
+            np.full(self._scheduled[name], self._sequence(name), np.int64)
+            for name in self._runner.input_batch.req_ids
+            if self._scheduled.get(name)
+        ]
+        rows = np.concatenate([np.empty(0, np.int64), *owners])
+        keys = np.stack([rows, flat[: len(rows)].astype(np.int64)], axis=1) if len(rows) else np.empty((0, 2), np.int64)
+        self._ends = np.cumsum([len(o) for o in owners]) - 1 if owners else np.empty(0, np.int64)
+        self.recorder.begin(keys)
+        self.recorder.point(BEFORE, "positions", positions if positions.ndim == 1 else positions.t())
+        tokens = kwargs.get("input_ids", args[0] if args else None)
+        if tokens is not None:
+            self.recorder.point(BEFORE, "token_ids", tokens.to(torch.int64))
+
+    def _sequence(self, name: str) -> int:
+        found = self._sequences.get(name, self._sequences.get(name.rsplit("-", 1)[0], -1))
+        return -1 if found in self._company else found
+
+    def _logits(self, run: Any, hidden: Tensor, *rest: Any) -> Tensor:
+        """The head gets a slice of the hidden states (scored prompts) or the last row of each request (sampling)."""
+        keys = self._head_keys(hidden)
+        if keys is not None:
+            self.recorder.point(AFTER, "head_input", hidden, keys=keys)
+        with self.tracing(AFTER):
+            logits: Tensor = run(hidden, *rest)
+        if keys is not None:
+            self.recorder.point(AFTER, "logits", logits, keys=keys)
+        return logits
+
+    def _head_keys(self, hidden: Tensor) -> Any:
+        keys = self.recorder.keys
+        base = hidden._base if hidden._base is not None else None
+        if base is not None and base.ndim == 2 and base.shape[1] == hidden.shape[1]:
+            start = (hidden.data_ptr() - base.data_ptr()) // (hidden.stride(0) * hidden.element_size())
+            return keys[start : start + hidden.shape[0]]
+        offset = hidden.storage_offset()
+        if offset or (hidden.shape[0] < hidden.untyped_storage().nbytes() // (hidden.shape[1] * hidden.element_size())):
+            start = offset // hidden.shape[1]
+            return keys[start : start + hidden.shape[0]]
+        if hidden.shape[0] == len(self._ends):
+            return keys[self._ends]
+        if hidden.shape[0] <= len(keys):
+            return keys[: hidden.shape[0]]
+        return None
+
+    def _prepare(self, tracer: Tracer) -> None:
+        """A paged cache is kept only as far as this forward's requests reach, its blocks numbered anew."""
+        from vllm.forward_context import get_forward_context
+
+        metadata = get_forward_context().attn_metadata
+        table = next(iter(metadata.values())) if isinstance(metadata, dict) and metadata else metadata
+        if table is None or not hasattr(table, "block_table"):
+            return
+        caches = _caches(self._runner)
+        if not caches:
+            return
+        size = self._runner.cache_config.block_size
+        needed = -(-int(table.seq_lens.max()) // size)
+        blocks = torch.unique(table.block_table[:, :needed])
+        number = torch.zeros(int(blocks.max()) + 1, dtype=torch.int64)
+        number[blocks.to(torch.int64)] = torch.arange(len(blocks))
+
+        def substitute(tensor: Tensor) -> Tensor | None:
+            if tensor.data_ptr() in caches and tensor.ndim and tensor.shape[0] == caches[tensor.data_ptr()]:
+                return tensor[blocks.to(torch.int64)]
+            if tensor.data_ptr() == table.block_table.data_ptr() and tensor.shape == table.block_table.shape:
+                kept = tensor[:, :needed].to(torch.int64)
+                known = torch.isin(kept, blocks.to(torch.int64))
+                return torch.where(known, number[kept.clamp(max=len(number) - 1)], 0).to(tensor.dtype)
+            slots = table.slot_mapping
+            if tensor.data_ptr() == slots.data_ptr() and tensor.dtype == slots.dtype and tensor.ndim == 1:
+                valid = tensor >= 0
+                block = torch.where(valid, tensor // size, blocks[0].to(tensor.dtype)).to(torch.int64)
+                return torch.where(valid, number[block] * size + tensor % size, tensor).to(tensor.dtype)
+            return None
+
+        tracer.substitute = substitute
+        tracer.recipes = dict(self._plans)
+
+
+def _flat(value: Any) -> Tensor:
+    tensor: Tensor = first(value)
+    return tensor.reshape(tensor.shape[0], -1)
+
+
+def _runner_of(core: Any) -> Any:
+    driver = core.model_executor.driver_worker
+    return getattr(driver, "worker", driver).model_runner
+
+
+def _caches(runner: Any) -> dict[int, int]:
+    found = {}
+    for cache in getattr(runner, "kv_caches", ()):
+        if isinstance(cache, Tensor):
+            found[cache.data_ptr()] = int(cache.shape[0])
+    return found
