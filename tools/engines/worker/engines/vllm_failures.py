@@ -62,6 +62,8 @@ def _known(error: Exception, path: str) -> EngineError | None:
             "this CPU engine cannot combine chunked prefill with a seed of its own per request; sample greedily, leave "
             "sampling.seed out, or force the tokens",
         )
+    if type(error).__name__ == "VLLMValidationError" or "maximum context length" in lowered:
+        return EngineError("request_refused", f"vLLM refuses a sequence: {text}")
     if isinstance(error, NotImplementedError) or any(word in lowered for word in _UNSUPPORTED):
         return EngineError("unsupported_model", f"vLLM does not support {path}: {text}")
     return None

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from ..engine import EngineError
 from ..weights import CheckpointReader
 from .readback import PackedExperts, from_product, identity_rows, restored_zeros
 
@@ -22,13 +23,26 @@ Named = tuple[str, "torch.Tensor | str"]
 def resident_weights(
     llm: Any, model: torch.nn.Module, path: str, platform: str, report: dict[str, Any]
 ) -> Iterator[Named]:
-    """Every checkpoint tensor as it is resident; `report` is filled with what the reading observed."""
+    """Every checkpoint tensor as it is resident; `report` is filled with what the reading observed.
+
+    Raises: EngineError `checkpoint_mismatch` when it computes with tensors that the checkpoint lacks.
+    """
     reader = _Reader(model, CheckpointReader(path), platform)
-    seen = set()
+    seen, made_up = set(), []
     for name, value in reader.everything(llm.llm_engine.vllm_config.parallel_config.world_size):
         seen.add(name)
+        if name not in reader.checkpoint and not isinstance(value, str):
+            made_up.append(name)
         yield name, value
-    for name in sorted(set(reader.checkpoint) - seen):
+    left = sorted(set(reader.checkpoint) - seen)
+    # Where some are left over, the names may only differ. Else vLLM, which does not complain, left them as allocated.
+    if made_up and not left:
+        raise EngineError(
+            "checkpoint_mismatch",
+            f"{path}: has no tensor {', '.join(made_up[:8])} ({len(made_up)} missing); vLLM loads the rest and computes "
+            "with whatever these held",
+        )
+    for name in left:
         yield name, "the engine holds no tensor that bitgate knows to be this one"
     report |= reader.report
 
