@@ -11,7 +11,7 @@ PIP := -m pip --disable-pip-version-check
 export BITGATE_ENGINE_PYTHON := $(CURDIR)/$(ENGINE)/bin/python
 SEED ?= 0
 
-.PHONY: help env engine lint test test-core demo bench stress clean
+.PHONY: help env engine lint test test-core wheel demo bench stress clean
 help:
 	@echo "make demo   the main job on a real vLLM on this CPU    make test   all tests    make lint   ruff and mypy"
 	@echo "make bench  the benchmarks, as ratios in one run       make clean  remove environments and demo"
@@ -45,6 +45,13 @@ test: env engine
 test-core: env
 	$(VENV)/bin/python -m pytest -m 'not engine'
 
+# What `pip install .` gives: a wheel in a fresh environment, without this tree on its path.
+wheel:
+	rm -rf $(VENV)-wheel
+	$(PYTHON) -m venv $(VENV)-wheel
+	$(VENV)-wheel/bin/python $(PIP) install -q .
+	cd $(VENV)-wheel && bin/bitgate --version && bin/python -P ../tests/wheel/check_installed.py
+
 demo: env engine
 	$(VENV)/bin/bitgate demo --python $(BITGATE_ENGINE_PYTHON) --seed $(SEED)
 
@@ -56,4 +63,4 @@ stress: env engine
 	$(VENV)/bin/python tests/stress/kill_moments.py
 
 clean:
-	rm -rf $(VENV) $(ENGINE) demo build *.egg-info
+	rm -rf $(VENV) $(VENV)-wheel $(ENGINE) demo build *.egg-info
