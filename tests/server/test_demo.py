@@ -29,6 +29,8 @@ def played(tmp_path_factory: pytest.TempPathFactory, engine_python: str) -> tupl
 def test_every_act_gets_its_verdict_on_the_real_engines(played: tuple[str, list[Evidence], Path]) -> None:
     assert [evidence.verdict for evidence in played[1]] == [act.expected for act in ACTS]
     assert {evidence.grade for evidence in played[1]} == {"observed"}
+    [workload] = {tuple(dict(evidence.figures["workload"]).items()) for evidence in played[1]}  # type: ignore[call-overload]
+    assert dict(workload).keys() == {"name", "sequences", "digest"}
 
 
 @pytest.mark.engine

@@ -38,6 +38,7 @@ class Legs:
     results: dict[str, JobResult] = field(default_factory=dict)
     axes: dict[str, tuple[str, ...]] = field(default_factory=dict)
     reasons: list[Reason] = field(default_factory=list)
+    workload: Workload | None = None
 
 
 async def run_legs(context: RunContext, request: CompareRequest) -> Legs:
@@ -48,7 +49,7 @@ async def run_legs(context: RunContext, request: CompareRequest) -> Legs:
     if rollout.engine == trainer.engine == "capture":
         legs.captures = _rollout_capture(rollout) | _trainer_captures(trainer)
         return legs
-    workload = project.workload(request.workload)
+    legs.workload = workload = project.workload(request.workload)
     prompts = workload.sequences()
     await _rollout(context, legs, rollout, prompts, workload)
     await _trainer(context, legs, trainer, with_responses(prompts, legs.captures[ROLLOUT]))

@@ -29,6 +29,7 @@ from bitgate.tools.checks.select import axes_of, plan_check
 from bitgate.tools.checks.views import REFERENCE, compare_plan
 from bitgate.tools.compare.legs import compare_legs, compare_views
 from bitgate.tools.compare.result import Comparison
+from bitgate.tools.config.workloads import Workload, sequences_digest
 from bitgate.tools.engines.adapters import adapter_of
 from bitgate.tools.errors import VerdictError, WorkerError
 from bitgate.tools.reasons import reason
@@ -76,6 +77,7 @@ async def within_one_side(context: RunContext, request: CompareRequest) -> Findi
             coverage=axes.coverage,
             canary=canary.record,
             artifacts=keep_artifacts(context, comparison),
+            more=workload_facts(workload),
         )
 
     await context.progress(len(plan.jobs), len(plan.jobs), "comparing")
@@ -105,11 +107,19 @@ async def rollout_vs_trainer(context: RunContext, request: CompareRequest) -> Fi
             coverage=Coverage(),
             canary=canary.record,
             artifacts=keep_artifacts(context, comparison),
-            more={"kernels_that_differ": kernels} if kernels else {},
+            more=workload_facts(legs.workload) | ({"kernels_that_differ": kernels} if kernels else {}),
         )
 
     await context.progress(2, 2, "comparing")
     return await anyio.to_thread.run_sync(conclude)
+
+
+def workload_facts(workload: Workload | None) -> dict[str, JsonValue]:
+    """Which tokens the evidence is about: a workload's name may mean others tomorrow."""
+    if workload is None:
+        return {}
+    sequences = workload.sequences()
+    return {"workload": {"name": workload.name, "sequences": len(sequences), "digest": sequences_digest(sequences)}}
 
 
 def compare_captures(context: RunContext, request: CompareRequest) -> Finding:

@@ -9,9 +9,11 @@ from bitgate.store.records import Reason
 from bitgate.tools.checks.conclude import axis_report, canary_report, grade_of, joined, with_unreadable_weights
 from bitgate.tools.checks.execute import Executed, merged_info, side_record
 from bitgate.tools.checks.plan import CheckPlan, PlannedJob, Proof, StepRef, View
+from bitgate.tools.checks.run import workload_facts
 from bitgate.tools.compare.result import Comparison
-from bitgate.tools.config.model import SideConfig
+from bitgate.tools.config.model import GeneratorConfig, SideConfig, WorkloadConfig
 from bitgate.tools.config.sides import resolve_side
+from bitgate.tools.config.workloads import Workload
 from bitgate.tools.runs.results import Description, JobResult, RankResult, StepResult
 
 CHUNKED = View(
@@ -126,3 +128,13 @@ def test_ranks_whose_stable_facts_differ_have_another_side_digest() -> None:
 def test_numbers_of_a_steps_info_are_summed_over_ranks() -> None:
     merged = merged_info([{"cached_tokens": 2, "mode": "x"}, {"cached_tokens": 3, "mode": "y"}])
     assert merged == {"cached_tokens": 5, "mode": "x"}
+
+
+def test_evidence_says_which_tokens_its_workload_was() -> None:
+    def workload(seed: int) -> Workload:
+        return Workload("short", WorkloadConfig(generator=GeneratorConfig(seed=seed, count=3)), None)
+
+    facts = workload_facts(workload(1))["workload"]
+    assert isinstance(facts, dict) and (facts["name"], facts["sequences"]) == ("short", 3)
+    assert workload_facts(workload(1)) == {"workload": facts} != workload_facts(workload(2))
+    assert workload_facts(None) == {}
