@@ -11,10 +11,15 @@ from typing import Any
 import pytest
 
 from bitgate.server.cli import COMMANDS
+from bitgate.server.exits import EXIT_INTERRUPTED
+from bitgate.server.gate_tools import GATE_TOOLS
 from bitgate.server.help_text import documented, updated
+from bitgate.server.ledger_tools import LEDGER_TOOLS
 from bitgate.server.resources import GUIDES, guide_text
 from bitgate.tools.config.axes import AXES
 from bitgate.tools.config.model import Config, GeneratorConfig, ModelConfig, PolicyConfig, SideConfig, WorkloadConfig
+from bitgate.tools.registry import TOOLS
+from bitgate.tools.verdicts import EXIT_BY_VERDICT, EXIT_GATE_CLOSED, EXIT_INTERNAL, EXIT_NO_VERDICT, EXIT_USAGE
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -53,6 +58,14 @@ def test_the_client_examples_are_json_that_starts_the_server() -> None:
     examples = [json.loads(block) for block in blocks(page("server.md"), "json")]
 
     assert [next(iter(example.values()))["bitgate"].get("args", ["serve"])[-1] for example in examples] == ["serve"] * 3
+
+
+def test_every_tool_guide_and_exit_code_is_in_the_docs() -> None:
+    named = {name for name in re.findall(r"`([a-z_]+)`", page("server.md"))}
+    codes = {*EXIT_BY_VERDICT.values(), EXIT_NO_VERDICT, EXIT_GATE_CLOSED, EXIT_USAGE, EXIT_INTERNAL, EXIT_INTERRUPTED}
+
+    assert {*TOOLS, *LEDGER_TOOLS, *(tool.name for tool in GATE_TOOLS), *GUIDES} - named == set()
+    assert {int(code) for code in re.findall(r"^\| (\d+) \|", page("cli.md"), re.MULTILINE)} == codes
 
 
 @pytest.mark.parametrize("name", GUIDES)
