@@ -197,7 +197,7 @@ def _lives(folder: RunFolder, run: Run) -> bool:
     """A supervisor holds the lease, or may still be about to."""
     age = age_s(folder.lease)
     if age is None:
-        return _seconds_since(run.started_at) < START_GRACE_S
+        return _seconds_from(run.started_at) < START_GRACE_S
     lease = HeldLease.take(folder.lease)
     if lease is None:
         return True
@@ -206,8 +206,9 @@ def _lives(folder: RunFolder, run: Run) -> bool:
     return not_taken_yet and age < START_GRACE_S
 
 
-def _seconds_since(time_text: str) -> float:
-    return (datetime.now(UTC) - datetime.fromisoformat(time_text)).total_seconds()
+def _seconds_from(time_text: str) -> float:
+    """A clock that was set back must not keep a run alive until it has caught up."""
+    return abs((datetime.now(UTC) - datetime.fromisoformat(time_text)).total_seconds())
 
 
 def _finish(project: Project, run_id: str, state: RunState, code: str, message: str, actor: str | None = None) -> bool:

@@ -46,9 +46,9 @@ class HeldLease:
 
 
 def age_s(path: Path) -> float | None:
-    """Seconds since the last change; None when there is no lease file."""
+    """Seconds from the last change, also when the clock was set back since; None when there is no lease file."""
     try:
-        return max(0.0, time.time() - path.stat().st_mtime)
+        return abs(time.time() - path.stat().st_mtime)
     except OSError:
         return None
 

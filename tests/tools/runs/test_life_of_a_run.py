@@ -5,9 +5,11 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
+from datetime import datetime, timedelta, tzinfo
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import anyio
 import pytest
@@ -18,6 +20,7 @@ from tiny_runs import Ended, ended, start
 from bitgate.store import NotFound, Store, verify_ledger
 from bitgate.tools.config.project import Project
 from bitgate.tools.errors import RequestError
+from bitgate.tools.runs import control
 from bitgate.tools.runs.control import cancel_run, mark_lost_runs, run_folder, wait_run
 from bitgate.tools.runs.lease import HeldLease, holder
 from bitgate.tools.runs.logs import run_log
@@ -158,6 +161,28 @@ def test_a_run_that_was_just_started_is_not_lost(project: Project) -> None:
     with Store.open(project.ledger) as store:
         store.start_run(tool="tiny", request={}, actor="tester")
     assert mark_lost_runs(project) == []
+
+
+@pytest.mark.parametrize("with_folder", [False, True])
+def test_a_clock_that_was_set_back_keeps_no_dead_run_alive(
+    project: Project, monkeypatch: pytest.MonkeyPatch, with_folder: bool
+) -> None:
+    with Store.open(project.ledger) as store:
+        run = store.start_run(tool="tiny", request={}, actor="tester")
+    if with_folder:
+        run_folder(project, run.id).path.mkdir(parents=True)
+        run_folder(project, run.id).lease.write_text("0 starting\n", encoding="ascii")
+    assert mark_lost_runs(project) == []
+
+    class SetBack(datetime):
+        @classmethod
+        def now(cls, tz: tzinfo | None = None) -> Self:
+            return super().now(tz) - timedelta(days=1)
+
+    now = time.time()
+    monkeypatch.setattr(control, "datetime", SetBack)
+    monkeypatch.setattr(time, "time", lambda: now - 86_400)
+    assert [lost.id for lost in mark_lost_runs(project)] == [run.id]
 
 
 def test_a_supervisor_that_cannot_start_loses_its_run_at_once(
