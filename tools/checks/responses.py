@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bitgate.tools.captures.read import open_capture
 from bitgate.tools.captures.rows import read_column
@@ -26,19 +27,24 @@ def with_responses(prompts: Sequence[TokenSequence], folders: Sequence[Path]) ->
             read_column(opened, name, 0, rows.count) for name in ("sequence", "position", "token_id")
         )
     made = list(prompts)
-    for index in np.unique(sequence).tolist():
-        mine = sequence == index
-        if index >= len(prompts):
-            raise VerdictError(
-                "prompts_differ", f"the rollout has sequence {index}, the workload {len(prompts)} prompts"
-            )
-        start = len(prompts[index].prompt)
-        expected = np.arange(start, start + int(mine.sum()))
-        if not np.array_equal(position[mine], expected):
-            raise VerdictError(
-                "prompts_differ",
-                f"sequence {index}: the rollout's rows are at positions {position[mine][:3].tolist()}…, "
-                f"but the workload's prompt ends at {start}",
-            )
-        made[index] = replace(made[index], response=tuple(token[mine].tolist()))
+    # Rows of a sequence may lie in several shards: bring them together, in their order.
+    order = np.argsort(sequence, kind="stable")
+    for rows_of in np.split(order, np.flatnonzero(np.diff(sequence[order])) + 1):
+        index = int(sequence[rows_of[0]])
+        made[index] = _answered(index, prompts, position[rows_of], token[rows_of])
     return made
+
+
+def _answered(
+    index: int, prompts: Sequence[TokenSequence], position: NDArray[np.int64], token: NDArray[np.int64]
+) -> TokenSequence:
+    if not 0 <= index < len(prompts):
+        raise VerdictError("prompts_differ", f"the rollout has sequence {index}, the workload {len(prompts)} prompts")
+    start = len(prompts[index].prompt)
+    if not np.array_equal(position, np.arange(start, start + len(position))):
+        raise VerdictError(
+            "prompts_differ",
+            f"sequence {index}: the rollout's rows are at positions {position[:3].tolist()}…, "
+            f"but the workload's prompt ends at {start}",
+        )
+    return replace(prompts[index], response=tuple(token.tolist()))

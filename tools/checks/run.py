@@ -10,6 +10,7 @@ import anyio.to_thread
 from pydantic import JsonValue
 
 from bitgate.store.records import ArtifactRef, Coverage, Finding, Grade, ModelRecord, Reason, SideRecord
+from bitgate.tools.captures.errors import CaptureError
 from bitgate.tools.captures.read import Capture, open_captures
 from bitgate.tools.checks.artifacts import keep_artifacts
 from bitgate.tools.checks.conclude import (
@@ -40,7 +41,8 @@ if TYPE_CHECKING:
 
 
 async def run_check(context: RunContext, request: CompareRequest) -> Finding:
-    """The finding of one call. What an engine says it cannot do makes it inconclusive; other failures end the run."""
+    """The finding of one call. What an engine says it cannot do makes it inconclusive, a capture that breaks invalid;
+    other failures end the run."""
     try:
         if request.captures:
             return await anyio.to_thread.run_sync(compare_captures, context, request)
@@ -51,6 +53,8 @@ async def run_check(context: RunContext, request: CompareRequest) -> Finding:
         if not is_unsupported(error):
             raise
         raise VerdictError("engine_unsupported", f"{error.code}: {error.message}") from error
+    except CaptureError as error:
+        raise VerdictError(error.code, error.reason.detail) from error
 
 
 async def within_one_side(context: RunContext, request: CompareRequest) -> Finding:

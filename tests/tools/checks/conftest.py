@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,16 @@ def logprob() -> np.ndarray:
     return -np.random.default_rng(7).exponential(2.0, 64).astype(np.float32)
 
 
+def run_compare(project: Project, **request: Any) -> tuple[Run, Evidence | None]:
+    async def to_end() -> Run:
+        started = await start_run(project, "run_compare", CompareRequest(**request), actor="tester")
+        return await wait_run(project, started.id, 60)
+
+    run = anyio.run(to_end)
+    with Store.open(project.ledger) as store:
+        return run, store.get_evidence(run.evidence_id) if run.evidence_id else None
+
+
 Compared = Callable[..., tuple[Run, Evidence | None]]
 
 
@@ -71,13 +82,10 @@ Compared = Callable[..., tuple[Run, Evidence | None]]
 def compare(project: Project) -> Compared:
     """compare(check=…, captures=…): the run and its evidence."""
 
-    def call(**request: Any) -> tuple[Run, Evidence | None]:
-        async def to_end() -> Run:
-            started = await start_run(project, "run_compare", CompareRequest(**request), actor="tester")
-            return await wait_run(project, started.id, 60)
+    return partial(run_compare, project)
 
-        run = anyio.run(to_end)
-        with Store.open(project.ledger) as store:
-            return run, store.get_evidence(run.evidence_id) if run.evidence_id else None
 
-    return call
+@pytest.fixture
+def compare_in() -> Compared:
+    """compare_in(project, check=…): as `compare`, in a project of the test's own."""
+    return run_compare

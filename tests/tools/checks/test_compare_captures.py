@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,27 @@ from bitgate.tools.errors import RequestError
 LEGS = ("rollout", "recompute", "first_train_forward")
 Write = Callable[..., str]
 Compare = Callable[..., Any]
+
+
+WITH_A_TRAINER = """
+[model.tiny]
+path = "model"
+[side.rollout]
+engine = "capture"
+capture = "rollout"
+[side.trainer]
+engine = "python"
+python = "{python}"
+module = "trainer.py"
+[workload.short]
+max_tokens = 8
+[workload.short.generator]
+count = 8
+length = [5, 5]
+vocab = 97
+[policy]
+disk_reserve = 0
+"""
 
 
 def one_ulp(logprob: np.ndarray, row: int) -> np.ndarray:
@@ -71,6 +93,21 @@ def test_a_truncated_capture_is_invalid_and_named(
     _, evidence = compare(check="batch", captures=captures)
     assert evidence.verdict == "invalid"
     assert [item.code for item in evidence.reasons if item.code.startswith("capture")] == ["capture_truncated"]
+
+
+@pytest.mark.parametrize(
+    ("file", "cut", "code"), [("rows.safetensors", -10, "capture_truncated"), ("capture.json", 40, "capture_json")]
+)
+def test_a_broken_rollout_capture_for_a_live_trainer_is_invalid(
+    write: Write, compare_in: Compare, logprob: np.ndarray, project: Project, file: str, cut: int, code: str
+) -> None:
+    broken = project.root / write("rollout", logprob) / file
+    broken.write_bytes(broken.read_bytes()[:cut])
+    (project.root / "bitgate.toml").write_text(WITH_A_TRAINER.format(python=sys.executable), encoding="utf-8")
+    (project.root / "model").mkdir()
+    (project.root / "trainer.py").touch()
+    _, evidence = compare_in(Project.load(project.root), check="rollout_vs_trainer")
+    assert (evidence.verdict, [item.code for item in evidence.reasons]) == ("invalid", [code])
 
 
 def test_views_that_leave_rows_out_are_inconclusive(write: Write, compare: Compare, logprob: np.ndarray) -> None:
