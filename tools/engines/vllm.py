@@ -12,8 +12,8 @@ from bitgate.tools.config.workloads import TokenSequence
 from bitgate.tools.engines.base import Adapter, Options, check_table
 from bitgate.tools.engines.eviction import blocks_for_eviction
 from bitgate.tools.engines.interpreters import platform_of
-from bitgate.tools.engines.vllm_options import CALL_OPTIONS, OURS, SET_BY_BITGATE, engine_arguments
-from bitgate.tools.errors import RequestError, unknown_name
+from bitgate.tools.engines.vllm_options import CALL_OPTIONS, OURS, check_arguments
+from bitgate.tools.errors import RequestError
 
 BLOCK_SIZE: Final = {"cpu": 128, "cuda": 16}
 """vLLM's own defaults (platforms/cpu.py; the common GPU backends)."""
@@ -34,13 +34,7 @@ class VllmAdapter(Adapter):
             CALL_OPTIONS,
             "A call may try these; any other argument of vLLM goes into [side.NAME.options].",
         )
-        known = engine_arguments(side.python) | OURS
-        for name, value in side.options.items():
-            field = f"side.{side.name}.options.{name}"
-            if name in SET_BY_BITGATE:
-                raise RequestError(field, value, f"nothing: {SET_BY_BITGATE[name]}", "Remove it.")
-            if name not in known:
-                raise unknown_name(field, name, known)
+        check_arguments(side, OURS)
         if not isinstance(side.options.get("batch_invariant", False), bool):
             raise RequestError(
                 f"side.{side.name}.options.batch_invariant", side.options["batch_invariant"], "true or false"

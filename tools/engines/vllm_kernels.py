@@ -6,8 +6,7 @@ from typing import Final
 
 from bitgate.tools.config.sides import Side
 from bitgate.tools.engines.base import Adapter, Option, check_table
-from bitgate.tools.engines.vllm_options import CALL_OPTIONS, SET_BY_BITGATE, engine_arguments
-from bitgate.tools.errors import RequestError, unknown_name
+from bitgate.tools.engines.vllm_options import CALL_OPTIONS, check_arguments
 
 OWN: Final = (
     Option("batch_invariant", "flag"),
@@ -21,13 +20,7 @@ class KernelsAdapter(Adapter):
         names = {option.name for option in OWN}
         may = (*OWN, *(option for option in CALL_OPTIONS if option.name not in names))
         check_table(f"options.{side.name}", side.tried, may)
-        known = engine_arguments(side.python) | names
-        for name, value in side.options.items():
-            field = f"side.{side.name}.options.{name}"
-            if name in SET_BY_BITGATE:
-                raise RequestError(field, value, f"nothing: {SET_BY_BITGATE[name]}", "Remove it.")
-            if name not in known:
-                raise unknown_name(field, name, known)
+        check_arguments(side, names)
         check_table(f"side.{side.name}.options", {k: v for k, v in side.options.items() if k in names}, OWN)
 
     def default_axes(self, side: Side) -> tuple[str, ...]:

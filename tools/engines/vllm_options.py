@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
+from bitgate.tools.config.sides import Side
 from bitgate.tools.engines.base import Option
 from bitgate.tools.engines.interpreters import dataclass_fields
+from bitgate.tools.errors import RequestError, unknown_name
 
 CALL_OPTIONS: Final = (
     Option("batch_invariant", "flag"),
@@ -147,3 +150,14 @@ RECORDED: Final = frozenset(
 def engine_arguments(python: str | None) -> frozenset[str]:
     """The names that vLLM in this interpreter accepts."""
     return dataclass_fields(python, "vllm.engine.arg_utils", "EngineArgs") or RECORDED
+
+
+def check_arguments(side: Side, own: Iterable[str]) -> None:
+    """Raises RequestError for an option of the side that neither vLLM nor bitgate (`own`) has, or that is not free."""
+    known = engine_arguments(side.python) | set(own)
+    for name, value in side.options.items():
+        field = f"side.{side.name}.options.{name}"
+        if name in SET_BY_BITGATE:
+            raise RequestError(field, value, f"nothing: {SET_BY_BITGATE[name]}", "Remove it.")
+        if name not in known:
+            raise unknown_name(field, name, known)
