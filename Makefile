@@ -1,6 +1,6 @@
 # Everything here works from a clean clone with Python 3.11 or 3.12 and make.
 #   PYTHON         interpreter of bitgate itself
-#   ENGINE_PYTHON  interpreter that the engine environment is made from (the vLLM CPU wheels are for 3.11)
+#   ENGINE_PYTHON  interpreter that the engine environment is made from (its pinned versions are tried on 3.11)
 PYTHON ?= python3
 ENGINE_PYTHON ?= $(PYTHON)
 VENV := .venv

@@ -94,7 +94,7 @@ async def _answer_probe(
 
 
 def _refusal(item: Incoming) -> JSONRPCError | None:
-    """The answer to a line that is a request but not one that can be read: a lone surrogate, too deep, too long a number."""
+    """The answer to a request that cannot be read: a lone surrogate in it, too deep, too long a number."""
     if not isinstance(item, ValidationError):
         return None
     problem = item.errors(include_url=False, include_context=False)[0]

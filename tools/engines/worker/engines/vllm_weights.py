@@ -39,8 +39,8 @@ def resident_weights(
     if made_up and not left:
         raise EngineError(
             "checkpoint_mismatch",
-            f"{path}: has no tensor {', '.join(made_up[:8])} ({len(made_up)} missing); vLLM loads the rest and computes "
-            "with whatever these held",
+            f"{path}: has no tensor {', '.join(made_up[:8])} ({len(made_up)} missing); vLLM loads the rest and "
+            "computes with whatever these held",
         )
     for name in left:
         yield name, "the engine holds no tensor that bitgate knows to be this one"
