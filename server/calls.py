@@ -8,6 +8,7 @@ from typing import Any
 from bitgate.server.answers import Progress, RunAnswer, run_answer
 from bitgate.server.arguments import parse
 from bitgate.server.call_rules import check_cancel, check_run
+from bitgate.server.known import known_to
 from bitgate.server.progress import OnProgress, Pacer
 from bitgate.server.session import Session
 from bitgate.store.records import Run
@@ -26,7 +27,8 @@ async def start(session: Session, name: str, arguments: Mapping[str, Any]) -> Ru
     tool = TOOLS.find(name)
     request = parse(tool.request, arguments)
     check_run(session, name, request)
-    return await start_run(session.project, name, request, actor=session.who.text)
+    known = known_to(name, session.store)
+    return await start_run(session.project, name, request, actor=session.who.text, known=known)
 
 
 async def wait(

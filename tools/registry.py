@@ -72,5 +72,7 @@ TOOLS = Registry(
         "run_compare": "bitgate.tools.run_compare:TOOL",
         "bisect_layer": "bitgate.tools.bisect_layer:TOOL",
         "slice_model": "bitgate.tools.slice_model:TOOL",
+        "check_provenance": "bitgate.tools.check_provenance:TOOL",
+        "ab_benchmark": "bitgate.tools.ab_benchmark:TOOL",
     }
 )

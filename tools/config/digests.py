@@ -14,7 +14,7 @@ from bitgate.tools.redaction import is_secret_name
 
 DIGEST_VERSION: Final = 1
 
-_NUMERIC_PREFIXES: Final = (
+NUMERIC_PREFIXES: Final = (
     "VLLM_", "CUBLAS", "CUDA_", "CUDNN_", "NVIDIA_TF32", "NVTE_",
     "NCCL_", "NVSHMEM_",
     "TORCH", "PYTORCH_", "ATEN_", "TRITON_", "INDUCTOR_", "FLASH_",
@@ -35,7 +35,7 @@ def digest_env(env: Mapping[str, str]) -> dict[str, str]:
     return {
         name: value
         for name, value in sorted(env.items())
-        if name.startswith(_NUMERIC_PREFIXES) and not _VOLATILE.search(name) and not is_secret_name(name)
+        if name.startswith(NUMERIC_PREFIXES) and not _VOLATILE.search(name) and not is_secret_name(name)
     }
 
 

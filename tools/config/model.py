@@ -22,7 +22,7 @@ from bitgate.tools.runs.launchers import Launcher, LocalLauncher
 
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
 EnvName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
-EngineName = Literal["vllm", "transformers", "megatron", "vllm_kernels", "python", "capture"]
+EngineName = Literal["vllm", "transformers", "megatron", "vllm_kernels", "python", "capture", "server"]
 Owner = Literal["baseline", "consistency"]
 
 
@@ -84,12 +84,15 @@ class SideConfig(Section):
     module: str | None = Field(default=None, description="engine python: the file with the two functions")
     capture: str | None = Field(default=None, description="engine capture: the folder with capture.json")
     source: str | None = Field(default=None, description="The source tree that was read for this side")
+    url: str | None = Field(default=None, description="engine server: where a `vllm serve` that you started listens")
 
     @model_validator(mode="after")
     def _engine_needs(self) -> SideConfig:
         if self.engine == "capture" and self.capture is None:
             raise ValueError("engine 'capture' needs `capture`, the folder with capture.json")
-        if self.engine != "capture" and self.python is None:
+        if (self.engine == "server") != (self.url is not None):
+            raise ValueError("`url` is the address of engine 'server', needed there and only there")
+        if self.engine not in ("capture", "server") and self.python is None:
             raise ValueError(f"engine {self.engine!r} needs `python`, the interpreter that has it")
         if (self.engine == "python") != (self.module is not None):
             raise ValueError("`module` is the user's file of engine 'python', needed there and only there")

@@ -42,6 +42,8 @@ class Side:
     module: Path | None
     capture: Path | None
     source: Path | None
+    url: str | None = None
+    """Of engine `server`: where it listens."""
     configured: bool = True
     """False when the call tried options that the configuration does not have."""
     tried: Mapping[str, JsonValue] = field(default_factory=dict)
@@ -68,6 +70,7 @@ def resolve_side(name: str, config: SideConfig, root: Path, tried: Mapping[str, 
         module=anchored(config.module, root),
         capture=anchored(config.capture, root),
         source=anchored(config.source, root),
+        url=config.url,
         configured=options == config.options,
         tried=dict(tried or {}),
     )

@@ -16,6 +16,7 @@ ADAPTERS: Final = MappingProxyType(
         "transformers": "bitgate.tools.engines.transformers",
         "python": "bitgate.tools.engines.python",
         "capture": "bitgate.tools.engines.capture",
+        "server": "bitgate.tools.engines.server",
     }
 )
 """Engine name -> module, whose `ADAPTER` it is."""

@@ -121,8 +121,39 @@ class Follow(JobModel):
     folder: str
 
 
+class Provenance(JobModel):
+    """After load and run: every rank writes what runs in it into its folder (check_provenance). No rows.
+
+    Of the environment only `env_names` and names that start with one of `env_prefixes` are written down. `hash_files`:
+    the worker hashes the files itself, because bitgate does not see them.
+    """
+
+    kind: Literal["provenance"] = "provenance"
+    name: str = "provenance"
+    watched: list[str] = []
+    hash_files: bool = False
+    env_names: list[str] = []
+    env_prefixes: list[str] = []
+
+
+class Load(JobModel):
+    """Serving load, one turn at a time, each when a file in `turns` calls for it (ab_benchmark). No rows.
+
+    Every turn submits `groups` with exactly `max_tokens` generated tokens a request, at most `concurrency` at once.
+    """
+
+    kind: Literal["load"] = "load"
+    name: str = "load"
+    groups: Groups
+    max_tokens: int
+    sampling: Sampling = Sampling()
+    concurrency: int | None = None
+    turns: str = Field(description="Folder of the turn files")
+    arm: Literal["a", "b"]
+
+
 Step = Annotated[
-    Generate | Decode | Prefill | TrainForward | Canary | Follow,
+    Generate | Decode | Prefill | TrainForward | Canary | Follow | Provenance | Load,
     Field(discriminator="kind"),
 ]
 

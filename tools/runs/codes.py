@@ -38,6 +38,7 @@ ADVICE: Final[Mapping[str, str]] = MappingProxyType(
         "out_of_memory": "Use a smaller workload, fewer sequences at once, or a smaller cache.",
         "parent_gone": "The process that started the run ended; start it again and keep that process until the end.",
         "request_refused": "Use prompts and lengths that the engine takes; the message says which sequence it refused.",
+        "server_unreachable": "Start the server first, and correct `url` of the side.",
         "start_timed_out": "Raise [policy] start_timeout; the log shows where every thread was.",
         "timed_out": "Use a smaller workload or raise [policy] run_timeout; the log shows where every thread was.",
         "unknown_engine": "Correct `engine` of the side.",

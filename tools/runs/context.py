@@ -41,6 +41,8 @@ class RunContext(Protocol):
     folder: Path
     project: Project
     artifacts: ArtifactStore
+    known: Mapping[str, JsonValue]
+    """What the tool must know of the ledger, as values (tools/ab/known.py); empty when nobody said anything."""
 
     async def progress(self, done: float, total: float | None, message: str) -> None:
         """Says how far the run is; at most five updates a second are written, the last one always."""

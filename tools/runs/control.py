@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -45,24 +45,31 @@ def run_folder(project: Project, run_id: str) -> RunFolder:
     return RunFolder(project.runs_dir / run_id)
 
 
-async def start_run(project: Project, tool_name: str, request: ToolRequest, *, actor: str) -> Run:
+async def start_run(
+    project: Project, tool_name: str, request: ToolRequest, *, actor: str, known: Mapping[str, JsonValue] | None = None
+) -> Run:
     """Checks the request, records the run and starts its supervisor, which dies with this process.
+
+    `known`: what the tool must know of the ledger, as values; it goes to the run's folder, not into the ledger.
 
     Raises:
         RequestError: the request cannot be run; nothing was written.
     """
     tool = TOOLS.find(tool_name)
     await run_sync(tool.plan, project, request)
-    return await run_sync(_start, project, tool_name, request, actor)
+    return await run_sync(_start, project, tool_name, request, actor, dict(known or {}))
 
 
-def _start(project: Project, tool_name: str, request: ToolRequest, actor: str) -> Run:
+def _start(project: Project, tool_name: str, request: ToolRequest, actor: str, known: dict[str, JsonValue]) -> Run:
     body = request.model_dump(mode="json")
     with Store.open(project.ledger) as store:
         run = store.start_run(tool=tool_name, request=redacted_request(body), actor=actor)
     try:
         folder = run_folder(project, run.id)
-        folder.create(StartedRun(run_id=run.id, tool=tool_name, request=body, project=str(project.root), actor=actor))
+        started = StartedRun(
+            run_id=run.id, tool=tool_name, request=body, project=str(project.root), actor=actor, known=known
+        )
+        folder.create(started)
         process = _spawn(folder)
     except OSError as error:
         _finish(project, run.id, "failed", "internal", f"The supervisor could not be started: {error}.")

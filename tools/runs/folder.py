@@ -24,6 +24,8 @@ class StartedRun(BaseModel):
     request: dict[str, JsonValue]
     project: str
     actor: str
+    known: dict[str, JsonValue] = {}
+    """What the tool must know of the ledger, as values, from whoever started the run."""
 
 
 class ProgressNote(BaseModel):

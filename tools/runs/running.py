@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from pydantic import JsonValue
 
 from bitgate.tools.engines.jobs import Job
 from bitgate.tools.runs.context import SideToRun
@@ -33,7 +35,9 @@ class SupervisedRun:
         artifacts: ArtifactStore,
         limits: RunLimits,
         elsewhere: Elsewhere,
+        known: Mapping[str, JsonValue] | None = None,
     ) -> None:
+        self.known: Mapping[str, JsonValue] = known or {}
         self.run_id, self.folder, self.project, self.artifacts = run_id, folder.path, project, artifacts
         self._files, self._limits, self._elsewhere = folder, limits, elsewhere
         self._note = ProgressNote(done=0.0, total=None, message="starting")

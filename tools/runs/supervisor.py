@@ -69,7 +69,7 @@ def _run(folder: RunFolder, started: StartedRun, project: Project, limits: RunLi
         tool = TOOLS.find(started.tool)
         request = tool.request.model_validate(started.request)
         with Store.open(project.ledger) as store:
-            context = SupervisedRun(started.run_id, folder, project, store.artifacts, limits, elsewhere)
+            context = SupervisedRun(started.run_id, folder, project, store.artifacts, limits, elsewhere, started.known)
             finding: Finding = anyio.run(tool.run, context, request)
     except Exception as error:  # noqa: BLE001 - whatever a tool raises is how its run ends
         traceback.print_exc()

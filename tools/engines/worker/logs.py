@@ -98,6 +98,11 @@ def log_tail(path: str | os.PathLike[str], size: int) -> bytes:
     return tail
 
 
+def is_secret(name: str) -> bool:
+    """Whether the value of a variable of this name must not be written down."""
+    return bool(_SECRET_NAME.search(name))
+
+
 def secrets_of(environment: Iterable[tuple[str, str]]) -> list[bytes]:
     """The values that must not be logged: those of secret-looking names, unless too short to be told from words."""
     return [

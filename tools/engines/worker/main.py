@@ -18,6 +18,7 @@ from .job import Job, Place
 from .lease import Lease, LeaseThread
 from .logs import without_secrets
 from .progress import Progress
+from .provenance.records import CODE, code_identity
 from .sequences import Sequences, read_sequences
 from .steps import Steps
 from .table import load_engine
@@ -137,9 +138,15 @@ def _run_steps(steps: Steps, progress: Progress, phases: int, result: dict[str, 
 
 def _describe_and_close(engine: Engine, result: dict[str, Any]) -> None:
     try:
-        result["describe"] = engine.describe()
+        result["describe"] = _with_code(engine.describe())
     finally:
         engine.close()
+
+
+def _with_code(described: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Adds which wheels or commits run: two installations of one version number need not be the same code."""
+    code = code_identity(sys.path, CODE)
+    return {**described, "stable": {**described["stable"], **({"code": code} if code else {})}}
 
 
 def check_description(described: dict[str, dict[str, Any]], result: dict[str, Any]) -> None:

@@ -30,8 +30,9 @@ class Steps:
 
     def run(self, step: Step) -> dict[str, Any]:
         """`{"capture": relative folder or None, "info": {...}}` for result.json."""
-        if step["kind"] == "canary":
-            return {"capture": None, "info": self._canary(step)}
+        without_rows = {"canary": self._canary, "provenance": self._provenance, "load": self._load}.get(step["kind"])
+        if without_rows is not None:
+            return {"capture": None, "info": without_rows(step)}
         if step["kind"] == "follow":
             from .probes.follow import follow
 
@@ -92,6 +93,16 @@ class Steps:
             "not_restored": int(np.count_nonzero(before != after)),
             **touched.info(),
         }
+
+    def _provenance(self, step: Step) -> dict[str, Any]:
+        from .provenance.collect import observe
+
+        return {"file": observe(self.folder, step)}
+
+    def _load(self, step: Step) -> dict[str, Any]:
+        from .load.turns import serve_turns
+
+        return serve_turns(self.engine, self.sequences, step, self.folder, self.job.progress)
 
     def _score(self, step: Step) -> np.ndarray[Any, np.dtype[np.uint32]]:
         """The logprobs' bit patterns of one prefill, in the order of rows."""

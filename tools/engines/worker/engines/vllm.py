@@ -177,6 +177,12 @@ class VllmEngine:
             temperature=temperature or 1.0,
         )
 
+    def serve(self, work: Any) -> Any:
+        """One turn of serving load (load/turns.py): seconds, and every request as it went."""
+        from ..load.vllm_serving import serve
+
+        return serve(self._llm.llm_engine, work, self._reset_cache)
+
     def perturb(self) -> Perturbation:
         name, parameter = _direct_parameter(self._model)
         changed = add_one_ulp(name, parameter)

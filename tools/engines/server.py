@@ -1,0 +1,24 @@
+"""Adapter of a server that somebody else started: ab_benchmark puts load on it; nothing can be looked into."""
+
+from __future__ import annotations
+
+from bitgate.tools.config.sides import Side
+from bitgate.tools.engines.base import Adapter
+from bitgate.tools.errors import RequestError
+
+
+class ServerAdapter(Adapter):
+    def check_options(self, side: Side) -> None:
+        if side.options:
+            raise RequestError(
+                f"side.{side.name}.options",
+                dict(side.options),
+                "no options",
+                "Whoever started the server chose them; bitgate only sends requests.",
+            )
+
+    def default_axes(self, side: Side) -> tuple[str, ...]:
+        return ()
+
+
+ADAPTER = ServerAdapter("server", decodes=True, trains=False, packings=("engine",), grade="attested")
