@@ -16,6 +16,7 @@ from bitgate.server.about import version
 from bitgate.server.exits import EXIT_INTERRUPTED, exit_for
 from bitgate.store.errors import StoreError
 from bitgate.tools.errors import BitgateError
+from bitgate.tools.verdicts import EXIT_INTERNAL
 
 COMMANDS: Final = {
     "init": "bitgate.server.cli_init:init",
@@ -70,6 +71,7 @@ def cli(ctx: click.Context, project: Path | None) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """The console script."""
+    _fill_closed_streams()
     _leave_quietly_on_closed_pipe()
     try:
         code = cli.main(args=arguments, prog_name="bitgate", standalone_mode=False)
@@ -81,7 +83,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except (BitgateError, StoreError) as error:
         click.echo(f"bitgate: {error}", err=True)
         code = exit_for(error)
+    except OSError as error:
+        click.echo(f"bitgate: {error}. Make room or give access there, then call again.", err=True)
+        code = EXIT_INTERNAL
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _fill_closed_streams() -> None:
+    """Started with `>&-` or `<&-`: no file opened later may take a standard stream's place and be written over."""
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
+        pass
+    os.close(descriptor)
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115 - open to the end
 
 
 def _leave_quietly_on_closed_pipe() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -150,6 +151,23 @@ def test_a_closed_pipe_ends_quietly(spawn: Any, bitgate: Any, server_env: dict[s
     done = subprocess.run(["sh", "-c", line], env=server_env, capture_output=True, encoding="utf-8", check=False)
 
     assert done.stderr == ""
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_closed_standard_streams_change_no_exit_code_and_no_ledger(project: Path, closed: str) -> None:
+    line = f"{shlex.quote(sys.executable)} -m bitgate.server --project {shlex.quote(str(project))} "
+    done = subprocess.run(["sh", "-c", f"{line} call get_evidence {closed}"], timeout=60, check=False)
+
+    assert done.returncode == 0
+    assert subprocess.run(["sh", "-c", f"{line} verify"], capture_output=True, timeout=60, check=False).returncode == 0
+
+
+def test_an_answer_that_cannot_be_written_is_an_error_in_one_line(bitgate: Any) -> None:
+    with open("/dev/full", "w", encoding="utf-8") as full:
+        done = bitgate("call", "get_evidence", capture_output=False, stdout=full, stderr=subprocess.PIPE)
+
+    assert done.returncode == 1
+    assert "No space left" in done.stderr and "Traceback" not in done.stderr
 
 
 def test_a_progress_bar_is_drawn_on_a_terminal_only(project: Path, server_env: dict[str, str]) -> None:
