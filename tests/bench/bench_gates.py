@@ -146,13 +146,15 @@ def now(project: Project, store: Store) -> Today:
     return replace(today(project, store), tools=frozenset(need.tool for gate in GATES for need in gate.needs))
 
 
-def median_ms(act: Callable[[], object], times: int = 20) -> float:
-    taken = []
+def median_ms(act: Callable[[], object], times: int = 20) -> tuple[float, float]:
+    """Wall clock, and processor time beside it: on a busy machine only the second says what the code costs."""
+    walls, cpus = [], []
     for _ in range(times):
-        start = time.perf_counter()
+        wall, cpu = time.perf_counter(), time.process_time()
         act()
-        taken.append((time.perf_counter() - start) * 1000)
-    return statistics.median(taken)
+        walls.append((time.perf_counter() - wall) * 1000)
+        cpus.append((time.process_time() - cpu) * 1000)
+    return statistics.median(walls), statistics.median(cpus)
 
 
 def main() -> None:
@@ -182,17 +184,19 @@ def measure(folder: Path, key: Path, count: int) -> None:
             here = project.refreshed()
             LedgerView(store).board(now(here, store))
 
-        board_ms = median_ms(board)
-        submit_ms = median_ms(lambda: submit(store, "C5", now(project, store), Actor("consistency", "a")))
+        board_ms, board_cpu = median_ms(board)
+        submit_ms, submit_cpu = median_ms(lambda: submit(store, "C5", now(project, store), Actor("consistency", "a")))
         head = store.head().hash
-    start = time.perf_counter()
+    start, cpu = time.perf_counter(), time.process_time()
     found = verify(folder / ".bitgate" / "ledger.db", head=head, reviewers=signers)
-    rate = found.ledger.rows / (time.perf_counter() - start)
+    rate, cpu_rate = (
+        found.ledger.rows / seconds for seconds in (time.perf_counter() - start, time.process_time() - cpu)
+    )
     assert found.ok, found.problems[:3]
     say(f"{count} pieces of evidence, {found.ledger.rows} rows, {FILES} files named by provenance")
-    say(f"board        {board_ms:8.1f} ms   (at most {LIMITS['board']:.0f})")
-    say(f"submit_gate  {submit_ms:8.1f} ms   (at most {LIMITS['submit_gate']:.0f})")
-    say(f"verify       {rate:8.0f} rows/s (at least {LIMITS['verify']:.0f})")
+    say(f"board        {board_ms:8.1f} ms   (at most {LIMITS['board']:.0f}; processor {board_cpu:.1f})")
+    say(f"submit_gate  {submit_ms:8.1f} ms   (at most {LIMITS['submit_gate']:.0f}; processor {submit_cpu:.1f})")
+    say(f"verify       {rate:8.0f} rows/s (at least {LIMITS['verify']:.0f}; {cpu_rate:.0f} per processor second)")
     if board_ms > LIMITS["board"] or submit_ms > LIMITS["submit_gate"] or rate < LIMITS["verify"]:
         sys.exit("a figure is not reached")
 
