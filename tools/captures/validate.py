@@ -148,7 +148,7 @@ class ValueValidator:
             run = "" if self._run is None else f"; {ENOUGH_ROWS} together from row {self._run} on"
             self.problems.add(
                 "logprob_precision",
-                self._narrow,
+                1,
                 f"{self.name}: the low 13 mantissa bits are zero in {self._narrow} of {self._informative} masked "
                 f"logprobs (fp32 values end that way once in 8192){run}: they were stored as bf16 or fp16",
             )
