@@ -54,3 +54,28 @@ def test_a_tensor_that_the_checkpoint_lacks_is_refused(engine_python: str, tmp_p
 
 def test_names_that_differ_are_unreadable_and_not_refused(engine_python: str, tmp_path: Path) -> None:
     assert weights(engine_python, tmp_path, "b.weight=other.weight") == "['other.weight']"
+
+
+def test_what_vllm_refuses_is_a_refused_request_whatever_its_type(engine_python: str, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}", encoding="utf-8")
+    script = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from worker.engine import EngineError
+from worker.engines.vllm_failures import explained
+
+class VLLMValidationError(Exception): ...
+
+try:
+    with explained(sys.argv[2]):
+        raise VLLMValidationError("This model's maximum context length is 256 tokens")
+except EngineError as error:
+    print(error.code, error.message)
+"""
+    engines = str(Path(worker.__file__).parents[1])
+    done = subprocess.run(
+        [engine_python, "-c", script, engines, str(tmp_path)], capture_output=True, encoding="utf-8", check=True
+    )
+
+    assert done.stdout.startswith("request_refused")
+    assert "256 tokens" in done.stdout

@@ -32,7 +32,7 @@ def explained(model_path: str) -> Iterator[None]:
         yield
     except EngineError:
         raise
-    except (MemoryError, RuntimeError, ValueError, NotImplementedError, OSError, TypeError) as error:
+    except Exception as error:
         known = _known(error, model_path)
         if known is None:
             raise
