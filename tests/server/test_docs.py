@@ -21,11 +21,16 @@ from bitgate.tools.config.model import Config, GeneratorConfig, ModelConfig, Pol
 from bitgate.tools.registry import TOOLS
 from bitgate.tools.verdicts import EXIT_BY_VERDICT, EXIT_GATE_CLOSED, EXIT_INTERNAL, EXIT_NO_VERDICT, EXIT_USAGE
 
-DOCS = Path(__file__).parents[2] / "docs"
+DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 
 def page(name: str) -> str:
     return (DOCS / name).read_text(encoding="utf-8")
+
+
+def links(path: Path) -> set[Path]:
+    found = re.findall(r"\]\(([^)#]+)", path.read_text(encoding="utf-8"))
+    return {(path.parent / target).resolve() for target in found if "://" not in target}
 
 
 def blocks(text: str, language: str) -> list[str]:
@@ -58,6 +63,14 @@ def test_the_client_examples_are_json_that_starts_the_server() -> None:
     examples = [json.loads(block) for block in blocks(page("server.md"), "json")]
 
     assert [next(iter(example.values()))["bitgate"].get("args", ["serve"])[-1] for example in examples] == ["serve"] * 3
+
+
+def test_every_link_leads_somewhere_and_every_page_is_linked() -> None:
+    pages = set(DOCS.glob("*.md"))
+    linked = {target: page for page in [DOCS.parent / "README.md", *pages] for target in links(page)}
+
+    assert [f"{linked[target]}: {target}" for target in linked if not target.exists()] == []
+    assert pages - linked.keys() == set()
 
 
 def test_every_tool_guide_and_exit_code_is_in_the_docs() -> None:
