@@ -110,6 +110,7 @@ async def run_steps(
         side=side.name,
         engine=side.engine,
         model_path=str(model.path),
+        weight_version=model.weight_version,
         options=dict(side.options),
         sequences=str(file),
         steps=list(steps),
@@ -141,7 +142,7 @@ def side_record(side: Side, axes: Sequence[str], result: JobResult) -> SideRecor
     )
 
 
-def model_record(model: Model, rank: RankResult, weight_version: int = 0) -> ModelRecord | None:
+def model_record(model: Model, rank: RankResult) -> ModelRecord | None:
     """The model as the side's engine has it resident; None when the engine could not read its weights back."""
     if rank.weights is None or rank.model is None:
         return None
@@ -149,7 +150,7 @@ def model_record(model: Model, rank: RankResult, weight_version: int = 0) -> Mod
         name=model.name,
         architecture_digest=rank.model.architecture_digest,
         weights_digest=rank.weights.digest,
-        weight_version=weight_version,
+        weight_version=model.weight_version,
     )
 
 

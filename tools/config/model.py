@@ -52,6 +52,9 @@ class ModelConfig(Section):
     """`[model.NAME]`"""
 
     path: str = Field(description="Checkpoint directory, relative to the project root")
+    weight_version: Annotated[int, Field(ge=0)] = Field(
+        default=0, description="Optimizer updates since the root model; every row and the evidence carry it"
+    )
 
 
 class ExpectConfig(Section):

@@ -94,7 +94,8 @@ class Project:
             if cut is not None:
                 return Model(name, cut)
             raise unknown_name(field, name, models, "Models are defined in the configuration as [model.NAME].")
-        return Model(name, anchored(models[name].path, self.root) or self.root)
+        found = models[name]
+        return Model(name, anchored(found.path, self.root) or self.root, found.weight_version)
 
     def slice_folder(self, name: str) -> Path | None:
         """Where slice_model put the slice `name`; None when there is none."""

@@ -17,10 +17,11 @@ from bitgate.tools.runs.launchers import Launcher
 
 @dataclass(frozen=True)
 class Model:
-    """A checkpoint directory with a name."""
+    """A checkpoint directory with a name, and how many updates its weights have had."""
 
     name: str
     path: Path
+    weight_version: int = 0
 
 
 @dataclass(frozen=True)

@@ -90,3 +90,14 @@ def test_an_interpreter_stays_the_link_that_makes_it_a_virtual_environment(proje
 def test_an_unknown_workload_lists_the_known(project: Project) -> None:
     with pytest.raises(RequestError, match="allowed: short"):
         project.workload("long")
+
+
+def test_a_model_knows_how_many_updates_its_weights_have_had(write: Any) -> None:
+    project = Project.load(write('[model.first]\npath = "a"\n[model.stepped]\npath = "b"\nweight_version = 1\n'))
+
+    assert (project.model("first").weight_version, project.model("stepped").weight_version) == (0, 1)
+
+
+def test_a_negative_weight_version_is_refused_by_name(write: Any) -> None:
+    with pytest.raises(ConfigError, match="weight_version"):
+        Project.load(write('[model.first]\npath = "a"\nweight_version = -1\n'))
