@@ -24,7 +24,7 @@ from bitgate.tools.checks.conclude import (
 )
 from bitgate.tools.checks.execute import execute, is_unsupported, model_record, side_record, unreadable_weights
 from bitgate.tools.checks.handed_in import varied
-from bitgate.tools.checks.kernels import different_kernels, kernel_reasons
+from bitgate.tools.checks.kernels import different_kernels, kernel_reasons, said_of_equal
 from bitgate.tools.checks.legs import run_legs
 from bitgate.tools.checks.select import axes_of, plan_check
 from bitgate.tools.checks.views import REFERENCE, compare_plan
@@ -101,6 +101,8 @@ async def rollout_vs_trainer(context: RunContext, request: CompareRequest) -> Fi
         kernels = different_kernels(*sides.values()) if len(sides) == 2 else {}
         if comparison.verdict == "fail":
             comparison = replace(comparison, reasons=comparison.reasons + kernel_reasons(kernels))
+        if comparison.verdict == "pass":
+            comparison = replace(comparison, summary=comparison.summary + said_of_equal(kernels))
         grade: Grade = grade_of(results.values()) if len(results) == len(legs.sides) else "attested"
         return _finding(
             request,

@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 from bitgate.store.records import SideRecord
-from bitgate.tools.checks.kernels import different_kernels, kernel_reasons
+from bitgate.tools.checks.kernels import different_kernels, kernel_reasons, said_of_equal
 
 
 def side(name: str, kernels: dict[str, Any] | None) -> SideRecord:
@@ -26,3 +26,14 @@ def test_an_engine_that_describes_no_kernels_says_nothing_about_them() -> None:
 
 def test_operators_that_only_one_side_names_are_left_out() -> None:
     assert different_kernels(side("a", {"linear": ["x"], "experts": ["y"]}), side("b", {"linear": ["x"]})) == {}
+
+
+def test_a_pass_on_different_kernels_says_so_in_its_summary() -> None:
+    different = different_kernels(side("rollout", {"linear": ["tiles"]}), side("trainer", {"linear": ["whole"]}))
+    assert "linear" in said_of_equal(different)
+    assert "same options" in said_of_equal(different)
+    assert said_of_equal({}) == ""
+
+
+def test_a_description_that_names_no_kernels_is_not_compared() -> None:
+    assert different_kernels(side("a", {"linear": 3}), side("b", {"linear": ["x"]})) == {}

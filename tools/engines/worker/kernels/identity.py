@@ -1,6 +1,6 @@
 """What a kernel is called: one spelling for the trainer's table and for the engine that is running.
 
-`engine_kernels(model, config)` reads it off the rollout engine's loaded model, `Operators.describe()` off the trainer's
+`engine_kernels(model)` reads it off the rollout engine's loaded model, `Operators.describe()` off the trainer's
 table. Equal strings mean the same function under the same configuration.
 """
 
@@ -95,13 +95,10 @@ def _engine_experts_name(module: Any) -> str:
     return experts_name(kernel, TILE_ROWS if getattr(cpu_moe, "cpu_fused_moe", None) is tiled_cpu_fused_moe else None)
 
 
-def different_kernels(rollout: Kernels, trainer: Kernels) -> list[str]:
-    """One line for every operator that the two sides dispatch differently, or that only one of them has."""
-    lines = []
-    for operator in sorted(set(rollout) | set(trainer)):
-        ours, theirs = list(trainer.get(operator, [])), list(rollout.get(operator, []))
-        if ours != theirs:
-            lines.append(
-                f"{operator}: rollout runs {', '.join(theirs) or 'none'}; trainer runs {', '.join(ours) or 'none'}"
-            )
-    return lines
+def different_kernels(a: Kernels, b: Kernels) -> dict[str, tuple[list[str], list[str]]]:
+    """Operator -> what `a` and what `b` run for it, where that differs; an operator that one of them lacks is left out.
+
+    Equal kernels under the same configuration have equal strings, so that this needs nothing of the engines.
+    """
+    pairs = {operator: (list(a[operator]), list(b[operator])) for operator in sorted(a.keys() & b.keys())}
+    return {operator: pair for operator, pair in pairs.items() if pair[0] != pair[1]}
