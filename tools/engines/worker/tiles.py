@@ -9,6 +9,8 @@ Only torch is needed here.
 
 from __future__ import annotations
 
+import itertools
+import weakref
 from collections.abc import Callable
 
 import torch
@@ -39,8 +41,10 @@ def _tiles(flat: torch.Tensor, rows: int) -> list[torch.Tensor]:
 
 
 # The compiled engine may not trace the loop above (its length is the batch): one opaque operator, whose products
-# are looked up by a number that is part of the graph.
-_PRODUCTS: list[Product] = []
+# are looked up by a number that is part of the graph. Weakly: a layer that is packed again drops its old product and
+# weight, and a graph that still asks for them fails instead of computing with old weights.
+_PRODUCTS: weakref.WeakValueDictionary[int, Product] = weakref.WeakValueDictionary()
+_NUMBERS = itertools.count()
 
 
 # `Library` rather than `custom_op`: the latter costs some 30 us a call.
@@ -62,11 +66,12 @@ torch.library.register_fake("bitgate::tiled_product", _tiled_product_shape, lib=
 
 def tiled(product: Product, outputs: int) -> Product:
     """`product` in fixed tiles, as one operator that torch.compile does not look into. `outputs` is N."""
-    _PRODUCTS.append(product)
-    number = len(_PRODUCTS) - 1
+    number = next(_NUMBERS)
+    _PRODUCTS[number] = product
 
     def operator(x: torch.Tensor) -> torch.Tensor:
         result: torch.Tensor = torch.ops.bitgate.tiled_product(x, number, outputs)
         return result
 
+    operator.__dict__["product"] = product
     return operator

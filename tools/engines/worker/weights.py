@@ -105,14 +105,6 @@ def vocabulary_of(path: str | os.PathLike[str]) -> int | None:
     return max((size for size in sizes if isinstance(size, int)), default=None)
 
 
-def checkpoint_tensors(path: str | os.PathLike[str]) -> Iterator[tuple[str, Any]]:
-    """Every tensor of a checkpoint directory, one at a time."""
-    for file in checkpoint_files(path):
-        with safe_open(file, framework="pt") as tensors:
-            for name in tensors.keys():  # noqa: SIM118 - not a dict
-                yield name, tensors.get_tensor(name)
-
-
 def checkpoint_files(path: str | os.PathLike[str]) -> list[str]:
     """The files that hold the weights: those of the index, or every safetensors file."""
     folder, index = os.fspath(path), os.path.join(path, INDEX)

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parents[4]
+FAMILIES = ("qwen3", "llama", "qwen3_moe")
 WORKER = ROOT / "tools/engines/worker"
 LAB = Path(__file__).parent / "lab"
 
@@ -218,16 +219,11 @@ def cut(indices: list[int], size: int) -> list[list[int]]:
     return [indices[start : start + size] for start in range(0, len(indices), size)]
 
 
-class Steps:
-    rollout = staticmethod(rollout_steps)
-    trainer = staticmethod(trainer_steps)
-
-
 @pytest.fixture(scope="session")
-def steps() -> type[Steps]:
-    return Steps
-
-
-@pytest.fixture(scope="session")
-def prompts() -> Callable[[int], list[list[int]]]:
-    return prompts_of
+def lab(bench: Bench, tiny: Callable[[str, int], Path]) -> dict[str, Any]:
+    """What one process of the engine's interpreter found out about operators, models and refusals."""
+    folder = bench.folder / "lab"
+    folder.mkdir()
+    for seed, family in enumerate(FAMILIES):
+        (folder / family).symlink_to(tiny(family, seed))
+    return bench.script(LAB / "vllm_lab.py", str(folder))

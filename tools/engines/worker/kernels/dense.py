@@ -30,7 +30,7 @@ class Embedding:
 
     def __call__(self, ids: Tensor, weight: Tensor, name: str) -> Tensor:
         """ids [T] int64, weight [V, H] -> [T, H]."""
-        call = Call(name, self._value, _embedding_vjp, names=(name,))
+        call = Call(f"embedding({name})", self._value, _embedding_vjp, names=(name,))
         return visible(call, ids, weight)
 
     def _value(self, ids: Tensor, weight: Tensor) -> Tensor:

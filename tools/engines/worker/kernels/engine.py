@@ -16,11 +16,13 @@ from torch import Tensor  # noqa: E402
 
 from ..engine import PREFILL, EngineError, Perturbation, Step, StepRows, wanted  # noqa: E402
 from ..engines.vllm_failures import explained  # noqa: E402
+from ..gradients import gradient_report  # noqa: E402
 from ..hardware import hardware, versions  # noqa: E402
 from ..job import Job  # noqa: E402
 from ..sequences import Sequences  # noqa: E402
 from ..ulp import add_one_ulp  # noqa: E402
 from . import checkpoint  # noqa: E402
+from .errors import SequenceTooLong  # noqa: E402
 from .model import CausalLM  # noqa: E402
 from .options import read_options  # noqa: E402
 from .stack import build_stack  # noqa: E402
@@ -89,7 +91,8 @@ class VllmKernels:
             "seconds": time.monotonic() - started,
             "tokens": len(columns["sequence"]),
         }
-        return StepRows(columns, self._gradients() if train else {}, computation)
+        info = {"gradients": gradient_report(self._model.named_masters())} if train else {}
+        return StepRows(columns, info, computation)
 
     def _score(self, step: Step, sequences: Sequences, train: bool) -> tuple[dict[str, Tensor], int]:
         packing, kept = step.get("packing", "engine"), set(wanted(step))
@@ -126,19 +129,10 @@ class VllmKernels:
         if len(tokens) == 0 or int(tokens.max()) >= size:
             found = f"token {int(tokens.max())}" if len(tokens) else "no token"
             raise EngineError("request_refused", f"sequence {index}: has {found}; allowed are ids 0 to {size - 1}")
+        longest = self._operators.stack.max_model_len
+        if len(tokens) > longest:
+            raise SequenceTooLong(index, len(tokens), longest)
         return tokens
-
-    def _gradients(self) -> dict[str, Any]:
-        grads = {name: p.grad for name, p in self._model.named_masters() if p.requires_grad}
-        reached = {name: g for name, g in grads.items() if g is not None}
-        return {
-            "gradients": {
-                "parameters": len(grads),
-                "unreached": sorted(set(grads) - set(reached)),
-                "not_finite": sorted(name for name, g in reached.items() if not bool(g.isfinite().all())),
-                "zero": sorted(name for name, g in reached.items() if not bool(g.any())),
-            }
-        }
 
     def perturb(self) -> Perturbation:
         """One ulp of the final norm's largest weight: every logit passes through it."""

@@ -43,12 +43,13 @@ def family_of(config: Any) -> Family:
 
 
 def _missing_operator(config: Any) -> str:
-    """The operator class that a foreign architecture most visibly needs."""
+    """The operator classes that a foreign architecture most visibly needs."""
     hints = {"linear_attention": "gated_delta_net", "mamba": "mamba2", "sliding_attention": "sliding_window_attention"}
     types = getattr(config, "layer_types", None) or getattr(config, "layers_block_type", None) or []
     found = [hints[kind] for kind in types if kind in hints]
     if getattr(config, "kv_lora_rank", None):
         found.append("multi_head_latent_attention")
+    found += [operator for operator, why in _foreign_parts(config) if why]
     return ", ".join(dict.fromkeys(found)) or f"{config.model_type} decoder layer"
 
 

@@ -6,7 +6,7 @@ weights that way. So the bytes are compared.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -85,6 +85,21 @@ def check_on_backward(value: Tensor, watch: Watch, where: str = "model") -> Tens
     changed weights as if they were the forward's.
     """
     return _CheckOnBackward.apply(watch, where, value)
+
+
+class ModuleWatch(Watch):
+    """A watch over a module's parameters that also sees one replaced by another object, which no bytes show."""
+
+    def __init__(self, named: Callable[[], Iterable[tuple[str, Tensor]]]) -> None:
+        self._now, self._then = named, dict(named())
+        super().__init__(list(self._then), list(self._then.values()))
+
+    def changed(self) -> list[str]:
+        return sorted({*super().changed(), *_replaced(self._then, dict(self._now()))})
+
+
+def _replaced(then: Mapping[str, Tensor], now: Mapping[str, Tensor]) -> list[str]:
+    return [name for name in {*then, *now} if then.get(name) is not now.get(name)]
 
 
 def watch_parameters(named: Iterable[tuple[str, Tensor]]) -> Watch:

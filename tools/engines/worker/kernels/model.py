@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 from .attention import Batch
 from .families import Family, family_of, has_experts
-from .guard import Watch, check_on_backward, watch_parameters
+from .guard import ModuleWatch, Watch, check_on_backward
 from .table import Operators
 
 
@@ -210,7 +210,7 @@ class CausalLM(nn.Module):
         `masters`: what to compare the weights with in the backward; by default all parameters as they are now.
         """
         if masters is None and torch.is_grad_enabled():
-            masters = watch_parameters(self.named_masters())
+            masters = ModuleWatch(self.named_masters)
         batch = self._shared.attention.pack([len(sequence) for sequence in sequences])
         hidden = self._hidden(torch.cat(list(sequences)), batch)
         rows = torch.cat([h[:-1] for h in hidden.split(list(batch.lengths))])
