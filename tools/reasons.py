@@ -453,13 +453,16 @@ TABLE: Final[Mapping[str, tuple[ReasonRow, ...]]] = MappingProxyType(
             ReasonRow(
                 "code_not_compared",
                 "inconclusive",
-                "Some functions could not be compared with their files: their code could not be read, or the time was over.",
-                "Run check_provenance again on an idle machine; a module without a readable loader can only be excluded by not importing it.",
+                "Some functions could not be compared with their files: their code could not be read, or the time was "
+                "over.",
+                "Run check_provenance again on an idle machine; a module without a readable loader can only be "
+                "excluded by not importing it.",
             ),
             ReasonRow(
                 "code_replaced",
                 "fail",
-                "A function runs code that is not its file's, put there by something that is no unedited wheel (a monkey-patch).",
+                "A function runs code that is not its file's, put there by something that is no unedited wheel (a "
+                "monkey-patch).",
                 "Remove the patch, or install it as a package that the side declares.",
             ),
             ReasonRow(
@@ -496,13 +499,15 @@ TABLE: Final[Mapping[str, tuple[ReasonRow, ...]]] = MappingProxyType(
                 "file_edited",
                 "fail",
                 "An imported file or loaded library has other bytes than the wheel it came in.",
-                "Reinstall the package; keep changes in a source tree with an editable installation and [side.NAME] source.",
+                "Reinstall the package; keep changes in a source tree with an editable installation and [side.NAME] "
+                "source.",
             ),
             ReasonRow(
                 "file_unreadable",
                 "inconclusive",
                 "A file that runs could not be hashed.",
-                "Let the user that runs bitgate read it; on another host or in a container the worker hashes it itself.",
+                "Let the user that runs bitgate read it; on another host or in a container the worker hashes it "
+                "itself.",
             ),
             ReasonRow(
                 "jit_cache_older",
