@@ -9,16 +9,20 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from bitgate.tools.slice.family import LAYER, MTP, Kind, Model
 from bitgate.tools.slice.keys import Json
 from bitgate.tools.slice.operators import CACHE_LEAVES, LAYER_RULES, MODEL_RULES, match, split_name
 from bitgate.tools.slice.quant.formats import method_of
 from bitgate.tools.slice.quant.precision import precision
+from bitgate.tools.slice.refusal import TENSOR_MISSING, Refusal
 
 EXPERT: Final = re.compile(r"(experts|adapter_list)\.\d+")
 UNKNOWN: Final = "unknown"
+SHOWN: Final = 160
+OTHER_PARTS: Final = re.compile(r"mtp|nextn|quant|compression")
+"""Keys that speak of MTP blocks, which keep their own numbers, or of quantisation, whose lists are carried over."""
 SOFTMAX: Final = frozenset(
     (
         *("full_attention", "sliding_attention", "chunked_attention", "shared_attention", "mla"),
@@ -93,8 +97,25 @@ def take_census(model: Model, dtypes: Mapping[str, str]) -> Census:
     method = method_of(quantisation(model.config) or {})
     rows = [_module(model, path, found, method) for path, found in leaves.items()]
     cores = _attention_cores(model)
-    unknown = tuple(sorted(row.path for row in rows if row.operator == UNKNOWN))
+    unknown = tuple(sorted(shown(row.path) for row in rows if row.operator == UNKNOWN))
     return Census((*_merged(rows), *cores), _layers(model, rows), unknown, unhandled_keys(model))
+
+
+def shown(name: str) -> str:
+    """A name for people: names come from the files of others and may hold line breaks or escape sequences."""
+    text = name if name.isprintable() else ascii(name)[1:-1]
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"
+
+
+def check_layers_present(model: Model, names: Iterable[str]) -> None:
+    """Refuse a configuration that has layers of which the files hold nothing: a window could be cut from them."""
+    present = {where.layer for name in names if (where := place(model, name)).part == "layer"}
+    lost = [layer for layer in range(model.total) if layer not in present]
+    if lost:
+        raise Refusal(
+            TENSOR_MISSING,
+            f"config.json describes {model.total} layers; the files hold no tensor of {len(lost)}, first {lost[0]}",
+        )
 
 
 def _attention_cores(model: Model) -> list[Module]:
@@ -139,7 +160,8 @@ def _operator(model: Model, part: str, rest: str, leaves: Mapping[str, str]) -> 
         return "mtp", "replicated"
     if set(leaves) <= CACHE_LEAVES:
         return "kv_cache_scale", "replicated"
-    found = match(rest, (*model.family.rules, *(LAYER_RULES if part == "layer" else MODEL_RULES)))
+    rules = (*model.family.rules, *(LAYER_RULES if part == "layer" else MODEL_RULES))
+    found = match(EXPERT.sub(r"\1.0", rest), rules)
     return (found.operator, found.role) if found is not None else (UNKNOWN, "unknown")
 
 
@@ -177,11 +199,19 @@ def _named(kinds: tuple[Kind, ...], shapes: list[dict[str, str]]) -> Iterable[La
 
 
 def unhandled_keys(model: Model) -> tuple[str, ...]:
-    """Lists of the configuration with an entry for every layer that the family does not know."""
+    """Keys of the configuration that seem to speak of single layers and that the family does not know."""
     known = {name.split(".")[0] for key in model.family.all_keys() for name in key.names}
-    lengths = {model.total, model.total + model.mtp_layers}
     return tuple(
-        key
+        shown(key)
         for key, value in model.text.items()
-        if isinstance(value, list) and model.total > 5 and len(value) in lengths and key not in known
+        if key not in known and not OTHER_PARTS.search(key) and _by_layer(model, key, value)
     )
+
+
+def _by_layer(model: Model, key: str, value: Any) -> bool:
+    """A list as long as the model, layer numbers under a key that says so, or an object keyed by layer numbers."""
+    if isinstance(value, list):
+        numbers = bool(value) and all(type(item) is int for item in value)
+        lengths = {model.total, model.total + model.mtp_layers}
+        return (model.total > 5 and len(value) in lengths) or (numbers and "layer" in key)
+    return isinstance(value, dict) and bool(value) and all(str(name).isdecimal() for name in value)

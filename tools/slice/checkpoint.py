@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
-from bitgate.tools.slice.header import TensorEntry, read_header
+from bitgate.tools.slice.header import TensorEntry, is_text, read_header
 from bitgate.tools.slice.refusal import (
     CONFIG_BROKEN,
     FORMAT,
@@ -27,6 +27,7 @@ OTHER_FORMATS: Final = (".bin", ".pt", ".pth", ".ckpt", ".gguf", ".msgpack", ".h
 SIDE_SUFFIXES: Final = (".json", ".model", ".txt", ".py", ".jinja", ".tiktoken", ".spm", ".vocab", ".bpe", ".md")
 SIDE_NAMES: Final = ("LICENSE", "NOTICE", "LICENSE.txt", "USE_POLICY")
 MAX_JSON: Final = 200_000_000
+MAX_DEPTH: Final = 64
 MARK: Final = "\x00bare {}"
 """Stands for a bare JSON constant while the document is in memory."""
 
@@ -80,7 +81,19 @@ def read_json(path: Path) -> Json:
         raise Refusal(CONFIG_BROKEN, f"{path.name} is not readable JSON ({type(error).__name__})") from error
     if not isinstance(document, dict):
         raise Refusal(CONFIG_BROKEN, f"{path.name} is not a JSON object")
+    _check_document(document, path.name)
     return document
+
+
+def _check_document(value: Any, name: str, depth: int = 0) -> None:
+    """Refuse what could be read but not written again."""
+    if depth > MAX_DEPTH:
+        raise Refusal(CONFIG_BROKEN, f"{name} is nested deeper than {MAX_DEPTH} levels")
+    if isinstance(value, str) and not is_text(value):
+        raise Refusal(CONFIG_BROKEN, f"{name} holds {value[:80]!r}, which is not Unicode text")
+    if isinstance(value, dict | list):
+        for item in (*value, *value.values()) if isinstance(value, dict) else value:
+            _check_document(item, name, depth + 1)
 
 
 def write_json(document: Json) -> str:

@@ -7,7 +7,7 @@ import fcntl
 import os
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -78,32 +78,56 @@ def cut(checkpoint: Checkpoint, layout: Layout, out: Path, provenance: Json, pro
     _check_room(checkpoint, layout, out.parent)
     with _partial(out) as folder, _no_space_is_refusal(layout):
         result = _fill(checkpoint, layout, folder, provenance, progress)
-        if os.path.lexists(out):
-            raise RequestError("name", str(out), "a name that is not taken", "It appeared while the slice was written.")
-        os.rename(folder, out)
-        _sync(out.parent)
+        _put_in_place(folder, out)
     return CutResult(out, result.tensors, result.size, result.files, result.in_kernel)
+
+
+def _put_in_place(folder: Path, out: Path) -> None:
+    taken = RequestError("name", str(out), "a name that is not taken", "It appeared while the slice was written.")
+    if os.path.lexists(out):
+        raise taken
+    try:
+        os.rename(folder, out)
+    except OSError as error:
+        if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+            raise taken from error
+        raise
+    _sync(out.parent)
 
 
 def remove_abandoned(parent: Path) -> None:
     """Delete temporary folders whose writer was killed: a living one holds a lock."""
     for folder in parent.glob(f"{PARTIAL}*"):
-        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        try:
+            handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        except OSError:
+            # Not a folder, or another cut has just finished or removed it.
+            continue
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(folder)
+            shutil.rmtree(folder, ignore_errors=True)
         except BlockingIOError:
             continue
         finally:
             os.close(handle)
 
 
+def _locked_folder(out: Path) -> tuple[Path, int]:
+    """A new temporary folder and its lock. Another cut may remove it before it is locked: then there is a next one."""
+    while True:
+        folder = out.parent / f"{PARTIAL}{out.name}-{os.getpid()}-{os.urandom(4).hex()}"
+        folder.mkdir()
+        with suppress(FileNotFoundError):
+            handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            if folder.exists():
+                return folder, handle
+            os.close(handle)
+
+
 @contextmanager
 def _partial(out: Path) -> Iterator[Path]:
-    folder = out.parent / f"{PARTIAL}{out.name}-{os.getpid()}-{os.urandom(4).hex()}"
-    folder.mkdir()
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    fcntl.flock(handle, fcntl.LOCK_EX)
+    folder, handle = _locked_folder(out)
     try:
         yield folder
     finally:

@@ -58,7 +58,7 @@ def main(path: str) -> int:
         return EXIT_CANCELLED
     except Refusal as refusal:
         answer = {"refused": {"code": refusal.code, "detail": refusal.detail}}
-    except RequestError as error:
+    except (RequestError, OSError) as error:
         answer = {"failed": str(error)}
     Path(order.result).write_text(json.dumps(answer, allow_nan=False), encoding="utf-8")
     return 0

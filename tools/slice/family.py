@@ -18,8 +18,8 @@ Kind = tuple[str, ...]
 """The operators of one layer as the configuration says, e.g. ("sliding_attention", "moe")."""
 
 WRAPPERS: Final = r"(?:(?:model|language_model|text_model|llm|thinker|backbone|transformer)\.)*"
-LAYER: Final = re.compile(rf"(?P<head>{WRAPPERS})layers\.(?P<layer>\d+)\.(?P<rest>.+)")
-MTP: Final = re.compile(rf"{WRAPPERS}mtp\.(?P<rest>.+)")
+LAYER: Final = re.compile(rf"(?P<head>{WRAPPERS})layers\.(?P<layer>0|[1-9][0-9]{{0,5}})\.(?P<rest>.+)", re.DOTALL)
+MTP: Final = re.compile(rf"{WRAPPERS}mtp\.(?P<rest>.+)", re.DOTALL)
 NESTS: Final = ("text_config", "llm_config", "language_config", "thinker_config")
 
 

@@ -11,15 +11,15 @@ from typing import Any, Final
 from bitgate.store.records import ArtifactRef, Finding, ModelRecord, Reason
 from bitgate.tools.reasons import next_step, reason, verdict_of
 from bitgate.tools.runs.context import RunContext
-from bitgate.tools.slice.census import Census, take_census
+from bitgate.tools.slice.census import Census, check_layers_present, take_census
 from bitgate.tools.slice.checkpoint import Checkpoint, open_checkpoint
 from bitgate.tools.slice.cut import CutResult
 from bitgate.tools.slice.family import Model, read_model
 from bitgate.tools.slice.identity import layout_digest
 from bitgate.tools.slice.layout import Layout
-from bitgate.tools.slice.plan import Plan
+from bitgate.tools.slice.plan import Plan, ranges
 from bitgate.tools.slice.proof import spans, token_count
-from bitgate.tools.slice.report import census_rows, census_text, layer_classes, ranges, untested
+from bitgate.tools.slice.report import census_rows, census_text, layer_classes, untested
 
 TEXT_LIMIT: Final = 5000
 
@@ -37,6 +37,7 @@ class Subject:
 def read_subject(name: str, path: Path) -> Subject:
     checkpoint = open_checkpoint(path)
     model = read_model(checkpoint.config)
+    check_layers_present(model, checkpoint.tensors)
     census = take_census(model, {entry.name: entry.dtype for entry in checkpoint.tensors.values()})
     return Subject(name, checkpoint, model, census)
 
@@ -92,7 +93,7 @@ def cut_finding(
         "window": dict(reports["window"])
         if "window" in reports
         else {"mode": "not run", "why": skipped or "not asked for"},
-        "untested": untested(subject.model, plan, window_run, too_long),
+        "untested": untested(subject.model, plan, window_run, too_long, not_loaded(reports)),
     }
     body = {**census_body(subject), "plan": asdict(plan), "tensors": [asdict(item) for item in result.tensors]}
     body |= {"reports": dict(reports), "config": layout.config}
@@ -112,6 +113,12 @@ def cut_finding(
             put_json(context, "slice.json", body),
         ),
     )
+
+
+def not_loaded(reports: Mapping[str, Any]) -> dict[str, str]:
+    """The engines that did not load the slice, and why."""
+    found = {name: reports.get(name, {"why": "not asked for"}) for name in ("transformers", "vllm")}
+    return {name: str(report.get("why")) for name, report in found.items() if report.get("mode") != "loaded"}
 
 
 def _summary(subject: Subject, plan: Plan, result: CutResult, window: bool, skipped: str, good: bool) -> str:

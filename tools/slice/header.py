@@ -17,6 +17,9 @@ from bitgate.tools.slice.refusal import SHARD_BROKEN, Refusal
 MAX_HEADER: Final = 100_000_000
 """The limit of the reference implementation."""
 
+MAX_DIMENSIONS: Final = 64
+"""The limit of torch."""
+
 DTYPE_BITS: Final[dict[str, int]] = {
     **dict.fromkeys(("BOOL", "U8", "I8", "F8_E5M2", "F8_E4M3", "F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNUZ"), 8),
     **dict.fromkeys(("I16", "U16", "F16", "BF16"), 16),
@@ -70,11 +73,11 @@ def _raw_header(path: Path) -> tuple[int, bytes]:
 
 def _parsed(path: Path, raw: bytes) -> dict[str, Any]:
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found = dict(pairs)
-        if len(found) != len(pairs):
-            names = [name for name, _ in pairs]
-            twice = next(name for name in names if names.count(name) > 1)
-            raise _broken(path, f"the header has the key {twice[:200]!r} twice")
+        found: dict[str, Any] = {}
+        for name, value in pairs:
+            if name in found:
+                raise _broken(path, f"the header has the key {name[:200]!r} twice")
+            found[name] = value
         return found
 
     try:
@@ -88,6 +91,8 @@ def _parsed(path: Path, raw: bytes) -> dict[str, Any]:
 
 def _entry(path: Path, name: str, value: Any, start: int) -> TensorEntry:
     shown = name[:200]
+    if not is_text(name):
+        raise _broken(path, f"tensor {shown!r} has a name that is not Unicode text")
     if not isinstance(value, dict) or set(value) != {"dtype", "shape", "data_offsets"}:
         raise _broken(path, f"tensor {shown!r} needs exactly dtype, shape and data_offsets")
     dtype, shape, offsets = value["dtype"], value["shape"], value["data_offsets"]
@@ -95,11 +100,18 @@ def _entry(path: Path, name: str, value: Any, start: int) -> TensorEntry:
         raise _broken(path, f"tensor {shown!r} has the unknown dtype {str(dtype)[:40]!r}")
     if not _naturals(shape) or not _naturals(offsets) or len(offsets) != 2 or offsets[0] > offsets[1]:
         raise _broken(path, f"tensor {shown!r} has a shape or offsets that are not natural numbers in order")
+    if len(shape) > MAX_DIMENSIONS:
+        raise _broken(path, f"tensor {shown!r} has {len(shape)} dimensions, the limit is {MAX_DIMENSIONS}")
     bits = DTYPE_BITS[dtype] * prod(shape)
     size = offsets[1] - offsets[0]
     if bits != 8 * size:
         raise _broken(path, f"tensor {shown!r} is {bits} bits by dtype and shape, {8 * size} by its offsets")
     return TensorEntry(name, path, dtype, tuple(shape), start + offsets[0], size)
+
+
+def is_text(value: str) -> bool:
+    """Whether it can be written at all: JSON escapes can spell half of a surrogate pair."""
+    return not any("\ud800" <= letter <= "\udfff" for letter in value) if not value.isascii() else True
 
 
 def _naturals(value: Any) -> bool:

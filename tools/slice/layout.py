@@ -73,12 +73,21 @@ def lay_out(
     _check_depth(checkpoint, model, sel)
     names = ((name, renamed(model, name, sel, keep_mtp)) for name in checkpoint.tensors)
     mapping = {old: new for old, new in names if new is not None}
+    _check_distinct(mapping)
     pieces = [_piece(model, checkpoint.tensors[old], new, sel) for old, new in mapping.items()]
     config, paths = rewritten(model, sel, keep_mtp), module_paths(mapping)
     _requantise(config, paths, sel)
     extra = checkpoint.hf_quant_config
     quant = rewrite_rules(extra, paths, sel) if extra is not None else None
     return Layout(tuple(_shards(pieces, shard_bytes)), mapping, config, quant, sel)
+
+
+def _check_distinct(mapping: Mapping[str, str]) -> None:
+    origin: dict[str, str] = {}
+    for old, new in mapping.items():
+        if new in origin:
+            raise Refusal(CONFIG_BROKEN, f"{origin[new][:200]!r} and {old[:200]!r} would both become {new[:200]!r}")
+        origin[new] = old
 
 
 def renamed(model: Model, name: str, sel: Selection, keep_mtp: bool) -> str | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final, Literal
 
 Role = Literal["column", "row", "heads", "vocabulary", "expert", "replicated"]
@@ -134,6 +135,7 @@ def split_name(name: str) -> tuple[str, str]:
     return name, "weight"
 
 
+@lru_cache(maxsize=4096)
 def match(path: str, rules: tuple[NameRule, ...]) -> NameRule | None:
     """The first rule whose pattern is the whole of `path`."""
     return next((item for item in rules if re.fullmatch(item.pattern, path)), None)

@@ -5,6 +5,7 @@ Pairs are pairs of kinds; classes also tell precision and modules apart. Pure: w
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -49,6 +50,18 @@ class Plan:
         return tuple(new for new, old in enumerate(kept) if old != (kept[new - 1] + 1 if new else 0))
 
 
+def ranges(numbers: Sequence[int]) -> str:
+    """`0-3, 7`."""
+    parts: list[str] = []
+    start = 0
+    for place, number in enumerate(numbers):
+        if place + 1 == len(numbers) or numbers[place + 1] != number + 1:
+            first = numbers[start]
+            parts.append(str(first) if first == number else f"{first}-{number}")
+            start = place + 1
+    return ", ".join(parts)
+
+
 def make_plan(model: Model, census: Census, layers: Sequence[int] | None = None, limit: int = DEFAULT_LIMIT) -> Plan:
     """The plan for the user's `layers`, or for the shortest window.
 
@@ -90,12 +103,14 @@ def _shortest(model: Model, census: Census, needs: Callable[[int], tuple[int, ..
     """Growing windows; the first that covers everything, once what it depends on is counted, wins."""
     layers = census.layers
     names, pairs = {item.name for item in layers}, pairs_of(layers)
+    lengths = _covering_lengths(layers)
     best: tuple[int, ...] | None = None
     problem = ""
     for length in range(1, len(layers) + 1):
         if best is not None and length >= len(closed(best, needs)):
             break
-        for window in _covering(layers, length, names, pairs):
+        for start in (at for at, needed in enumerate(lengths) if needed <= length <= len(layers) - at):
+            window = tuple(range(start, start + length))
             kept = closed(window, needs)
             if best is not None and len(kept) >= len(closed(best, needs)):
                 continue
@@ -108,13 +123,35 @@ def _shortest(model: Model, census: Census, needs: Callable[[int], tuple[int, ..
     return _within(best, needs, limit, problem, len(names), len(pairs))
 
 
-def _covering(
-    layers: Sequence[LayerClass], length: int, names: set[str], pairs: set[Pair]
-) -> Iterable[tuple[int, ...]]:
-    for start in range(len(layers) - length + 1):
-        part = layers[start : start + length]
-        if {item.name for item in part} == names and pairs_of(part) == pairs:
-            yield tuple(range(start, start + length))
+def _covering_lengths(layers: Sequence[LayerClass]) -> list[int]:
+    """For each first layer, how long a window from there must be to cover every class and pair, while one can be."""
+    marks = [
+        (item.name, (item.kind, layers[place + 1].kind) if place + 1 < len(layers) else None)
+        for place, item in enumerate(layers)
+    ]
+    wanted = len({item.name for item in layers}) + len(pairs_of(layers))
+    inside: Counter[object] = Counter()
+    found: list[int] = []
+    end = 0
+    for start in range(len(layers)):
+        while len(inside) < wanted and end < len(layers):
+            inside[marks[end][0]] += 1
+            if end > start:
+                inside[marks[end - 1][1]] += 1
+            end += 1
+        if len(inside) < wanted:
+            break
+        found.append(end - start)
+        _leave(inside, marks[start][0])
+        if end - start > 1:
+            _leave(inside, marks[start][1])
+    return found
+
+
+def _leave(inside: Counter[object], mark: object) -> None:
+    inside[mark] -= 1
+    if not inside[mark]:
+        del inside[mark]
 
 
 def _within(
@@ -131,7 +168,7 @@ def _within(
     if size > limit:
         raise Refusal(
             NEEDS_MORE_LAYERS,
-            f"this model needs {size} layers ({', '.join(map(str, closed(best, needs)))}) to show its {classes} layer "
+            f"this model needs {size} layers ({ranges(closed(best, needs))}) to show its {classes} layer "
             f"classes and {pairs} adjacent pairs; the limit is {limit}: pass max_layers={size}, or name `layers`",
         )
     return best

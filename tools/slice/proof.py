@@ -39,17 +39,23 @@ def job_options(
         "layer_bytes": layer_bytes(checkpoint, model),
         "memory_bytes": memory,
         "size": layout.size,
-        "vocab_size": int(model.text.get("vocab_size") or model.config.get("vocab_size") or 1000),
+        "vocab_size": vocabulary(model),
         "mtp_prefixes": mtp_prefixes(model, layout),
         "tokens": token_count(model),
     }
+
+
+def vocabulary(model: Model) -> int:
+    found = (part.get("vocab_size") for part in (model.text, model.config))
+    return next((size for size in found if type(size) is int and size > 0), 1000)
 
 
 def spans(model: Model) -> dict[str, int]:
     """Lengths of the configuration at which layers begin to compute otherwise, in tokens."""
     names = ("sliding_window", "attention_chunk_size", "index_topk", "chunk_size", "mamba_chunk_size", "block_size")
     found = {name: model.text.get(name) for name in names}
-    rates = model.text.get("compress_ratios") or list((model.text.get("compress_rates") or {}).values())
+    rates = model.text.get("compress_ratios") or model.text.get("compress_rates") or ()
+    rates = list(rates.values()) if isinstance(rates, dict) else rates if isinstance(rates, list) else ()
     found["compress_ratios"] = max((rate for rate in rates if type(rate) is int), default=None)
     return {name: value for name, value in found.items() if type(value) is int and value > 0}
 
@@ -134,6 +140,11 @@ def _loads(reports: Mapping[str, Report]) -> list[Reason]:
             found.append(reason("slice_load_differs", f"{engine}: {text}"))
     ran = [
         name for name in ("transformers", "vllm") if reports.get(name, {}).get("mode") in ("loaded", "names and shapes")
+    ]
+    found += [
+        reason("slice_not_proved", f"{name}: the load report failed: {reports[name].get('why')}")
+        for name in ("transformers", "vllm")
+        if ran and reports.get(name, {}).get("mode") == "failed"
     ]
     if not ran:
         why = "; ".join(f"{name}: {reports[name].get('why')}" for name in ("transformers", "vllm") if name in reports)

@@ -6,10 +6,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from bitgate.tools.slice.census import Census, Module
+from bitgate.tools.slice.census import Census, Module, shown
 from bitgate.tools.slice.family import Model
 from bitgate.tools.slice.operators import OPERATORS
-from bitgate.tools.slice.plan import Plan
+from bitgate.tools.slice.plan import Plan, ranges
 
 COLUMNS: Final = ("operator", "precision", "parallel role", "layers", "modules", "example")
 
@@ -35,20 +35,9 @@ def layers_text(modules: Iterable[Module]) -> str:
     return ranges(numbers) or "-"
 
 
-def ranges(numbers: Sequence[int]) -> str:
-    """`0-3, 7`."""
-    parts: list[str] = []
-    start = 0
-    for place, number in enumerate(numbers):
-        if place + 1 == len(numbers) or numbers[place + 1] != number + 1:
-            first = numbers[start]
-            parts.append(str(first) if first == number else f"{first}-{number}")
-            start = place + 1
-    return ", ".join(parts)
-
-
 def table(rows: Sequence[Sequence[str]], columns: Sequence[str] = COLUMNS) -> str:
-    """Plain text in columns."""
+    """Plain text in columns; cells come from the files of others, so what does not print is escaped."""
+    rows = [[shown(cell) for cell in row] for row in rows]
     widths = [max(len(row[i]) for row in (columns, *rows)) for i in range(len(columns))]
     lines = [columns, ["-" * width for width in widths], *rows]
     return "\n".join(
@@ -73,7 +62,9 @@ def census_text(model: Model, census: Census) -> str:
     return f"{head}\n{classes}\n\n{table(census_rows(census))}{unknown}\n"
 
 
-def untested(model: Model, plan: Plan, window_run: bool, too_long: Mapping[str, int]) -> list[str]:
+def untested(
+    model: Model, plan: Plan, window_run: bool, too_long: Mapping[str, int], not_loaded: Mapping[str, str]
+) -> list[str]:
     """What no proof on this slice can show about the full model."""
     found = [
         f"depth: {model.total - len(plan.kept)} of {model.total} layers, and how error grows over them",
@@ -87,5 +78,6 @@ def untested(model: Model, plan: Plan, window_run: bool, too_long: Mapping[str, 
         f"adjacent pair {left} -> {right} of the full model is not in the slice" for left, right in plan.pairs_missed
     ]
     found += [f"layer class {name} is not in the slice" for name in plan.classes_missed]
+    found += [f"loading in {engine}: {why}" for engine, why in not_loaded.items()]
     found += [] if window_run else ["equality of the computation with the full model's (bytes are equal)"]
     return [*found, *model.family.notes]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -10,7 +11,7 @@ from anyio.to_thread import run_sync
 
 from bitgate.store import Store
 from bitgate.store.records import Finding, ModelRecord, Reason, RegisteredModel
-from bitgate.tools.config.project import Project
+from bitgate.tools.config.project import SLICE_NAME, Project
 from bitgate.tools.config.sides import Side
 from bitgate.tools.engines.jobs import Job
 from bitgate.tools.engines.worker.sequences import Sequences
@@ -59,6 +60,8 @@ def output_folder(project: Project, request: SliceRequest) -> Path:
     """Where the slice goes: beside the project's state. Raises RequestError when that cannot be."""
     source = project.model(request.model)
     name = request.name or f"{source.name}-slice"
+    if not re.fullmatch(SLICE_NAME, name):
+        raise RequestError("name", name, f"a name of the form {SLICE_NAME}", "Pass `name`: the default is too long.")
     if name in project.config.model:
         raise RequestError("name", name, "a name that no configured model has", "Choose another name.")
     out = project.state / "models" / name

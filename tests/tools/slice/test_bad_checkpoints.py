@@ -11,10 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bitgate.tools.reasons import REASONS
+from bitgate.tools.slice import layout
 from bitgate.tools.slice.checkpoint import open_checkpoint
 from bitgate.tools.slice.family import read_model
+from bitgate.tools.slice.finding import read_subject
 from bitgate.tools.slice.header import MAX_HEADER, read_header
+from bitgate.tools.slice.keys import Selection
+from bitgate.tools.slice.layout import lay_out
+from bitgate.tools.slice.proof import token_count, vocabulary
 from bitgate.tools.slice.refusal import Refusal
+from bitgate.tools.slice.report import census_text
 
 INDEX = "model.safetensors.index.json"
 FIRST = "model-00001-of-00002.safetensors"
@@ -62,6 +68,8 @@ def edit_index(root: Path, name: str, file: str) -> None:
         ('{"a":{"dtype":"Q8","shape":[4],"data_offsets":[0,4]}}', b"1234", "unknown dtype"),
         ('{"a":{"dtype":"U8","shape":[4]}}', b"1234", "exactly dtype"),
         ('{"__metadata__":[1]}', b"", "not an object"),
+        ('{"a\\ud800":{"dtype":"U8","shape":[4],"data_offsets":[0,4]}}', b"1234", "not Unicode text"),
+        (f'{{"a":{{"dtype":"U8","shape":{[1] * 65},"data_offsets":[0,1]}}}}', b"1", "65 dimensions"),
         ("[1]", b"", "not a JSON object"),
         ("{", b"", "not JSON"),
         ("[" * 100_000, b"", "not JSON"),
@@ -186,7 +194,12 @@ def test_a_configuration_that_does_not_describe_its_layers_is_refused(
     assert refused(write(tmp_path / "model", **config))[0] == "slice_config_broken"
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{", '{"a":' * 50_000])
+DEEP = '{"model_type":"llama","num_hidden_layers":6,"x":' + "[" * 100 + "]" * 100 + "}"
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{", '{"a":' * 50_000, DEEP, '{"model_type":"llama","num_hidden_layers":6,"x":"\\ud800"}']
+)
 def test_a_config_that_is_no_object_is_refused(tmp_path: Path, text: str) -> None:
     root = write(tmp_path / "model")
     (root / "config.json").write_text(text, encoding="utf-8")
@@ -197,3 +210,45 @@ def test_tensors_that_the_index_does_not_name_are_counted(tmp_path: Path) -> Non
     root = write(tmp_path / "model")
     (root / FIRST).write_bytes(encode({**dict.fromkeys(names()[0::2], b"1" * 64), "stray": b"2"}))
     assert open_checkpoint(root).unindexed == ("stray",)
+
+
+def test_many_keys_with_one_twice_are_refused_in_time_that_grows_with_their_number(tmp_path: Path) -> None:
+    empty = '{"dtype":"U8","shape":[0],"data_offsets":[0,0]}'
+    keys = [*(f'"t{i}":{empty}' for i in range(50_000)), f'"t49999":{empty}']
+    (tmp_path / "model.safetensors").write_bytes(with_header(f"{{{','.join(keys)}}}".encode()))
+    with pytest.raises(Refusal, match="'t49999' twice"):
+        read_header(tmp_path / "model.safetensors")
+
+
+@pytest.mark.parametrize("number", ["01", "9" * 5000, "\u0661", "1_0"])
+def test_a_layer_number_that_is_not_canonical_is_an_unknown_name(tmp_path: Path, number: str) -> None:
+    name = f"model.layers.{number}.mlp.down_proj.weight"
+    subject = read_subject("m", write(tmp_path / "model", {**dict.fromkeys(names(), b"1"), name: b"2"}))
+    assert len(subject.census.unknown) == 1 and len(subject.census.unknown[0]) < 200
+
+
+def test_a_configuration_with_layers_that_no_file_holds_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(Refusal, match="describes 8 layers; the files hold no tensor of 2, first 6") as caught:
+        read_subject("m", write(tmp_path / "model", num_hidden_layers=8))
+    assert caught.value.code == "slice_tensor_missing"
+
+
+def test_names_that_would_drive_a_terminal_are_escaped(tmp_path: Path) -> None:
+    tensors = {**dict.fromkeys(names(), b"1"), "model.layers.0.\x1b[31m\nx.weight": b"2"}
+    subject = read_subject("m", write(tmp_path / "model", tensors))
+    assert subject.census.unknown == ("model.layers.0.\\x1b[31m\\nx",)
+    assert "\x1b" not in census_text(subject.model, subject.census)
+
+
+@pytest.mark.parametrize("size", ["many", [1], {"a": 1}, -4, None])
+def test_sizes_of_the_configuration_that_are_none_do_not_end_the_proof(tmp_path: Path, size: object) -> None:
+    root = write(tmp_path / "model", vocab_size=size, compress_ratios=size, compress_rates=size, sliding_window=size)
+    subject = read_subject("m", root)
+    assert (vocabulary(subject.model), token_count(subject.model)) == (1000, 24)
+
+
+def test_two_tensors_that_would_get_one_name_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    subject = read_subject("m", write(tmp_path / "model"))
+    monkeypatch.setattr(layout, "renamed", lambda *_: "one")
+    with pytest.raises(Refusal, match="would both become 'one'"):
+        lay_out(subject.checkpoint, subject.model, Selection((0, 1), 6))

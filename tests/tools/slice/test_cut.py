@@ -10,6 +10,7 @@ import subprocess
 import sys
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import pytest
 from checkpoints import names, write
@@ -142,6 +143,55 @@ def test_what_a_killed_cut_left_is_removed_by_the_next_one(tmp_path: Path) -> No
     (abandoned / "model.safetensors").write_bytes(b"half")
     slice_of(write(tmp_path / "model"), tmp_path / "out")
     assert not abandoned.exists()
+
+
+def test_what_only_looks_like_an_abandoned_cut_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "outside").mkdir()
+    (tmp_path / f"{PARTIAL}link").symlink_to(tmp_path / "outside")
+    (tmp_path / f"{PARTIAL}file").write_text("x", encoding="utf-8")
+    slice_of(write(tmp_path / "model"), tmp_path / "out")
+    assert (tmp_path / "outside").is_dir() and (tmp_path / f"{PARTIAL}file").is_file()
+
+
+def test_a_folder_that_another_cut_removes_before_it_is_locked_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, removed = os.open, list[Path]()
+
+    def racing(path: Any, *rest: Any, **options: Any) -> int:
+        if PARTIAL in str(path) and not removed and Path(path).is_dir():
+            removed.append(Path(path))
+            Path(path).rmdir()
+        return real(path, *rest, **options)
+
+    monkeypatch.setattr(os, "open", racing)
+    result = slice_of(write(tmp_path / "model"), tmp_path / "slices" / "out").result
+    assert removed and result.different == () and os.listdir(tmp_path / "slices") == ["out"]
+
+
+def test_a_slice_that_appears_while_another_is_renamed_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, out = os.rename, tmp_path / "slices" / "out"
+
+    def racing(source: Any, target: Any) -> None:
+        out.mkdir()
+        (out / "config.json").write_text("first", encoding="utf-8")
+        real(source, target)
+
+    monkeypatch.setattr(os, "rename", racing)
+    with pytest.raises(RequestError, match="appeared while"):
+        slice_of(write(tmp_path / "model"), out)
+    assert contents(out) == {"config.json": b"first"} and os.listdir(out.parent) == ["out"]
+
+
+def test_a_target_that_cannot_be_written_is_said_by_name(tmp_path: Path) -> None:
+    (tmp_path / "slices").write_text("a file", encoding="utf-8")
+    order = Order(
+        str(write(tmp_path / "model")), str(tmp_path / "slices/out"), [0], True, {}, str(tmp_path / "result.json")
+    )
+    (tmp_path / "order.json").write_text(json.dumps(asdict(order)), encoding="utf-8")
+    subprocess.run([sys.executable, "-m", "bitgate.tools.slice.cutter", str(tmp_path / "order.json")], check=True)
+    answer = json.loads((tmp_path / "result.json").read_text(encoding="utf-8"))
+    assert "slices" in answer["failed"]
 
 
 def test_a_cut_that_still_runs_is_not_removed(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from bitgate.tools.reasons import verdict_of
 from bitgate.tools.slice.census import Census, take_census
 from bitgate.tools.slice.cut import CopiedTensor, CutResult
 from bitgate.tools.slice.family import read_model
+from bitgate.tools.slice.finding import not_loaded
 from bitgate.tools.slice.plan import Plan, make_plan
 from bitgate.tools.slice.proof import judge, wanted_proofs
 
@@ -56,6 +57,16 @@ def test_any_key_that_does_not_fit_fails(engine: str, key: str) -> None:
 
 def test_an_engine_that_does_not_know_the_model_is_enough_if_the_other_does() -> None:
     assert judged({**GOOD, "vllm": {"mode": "not run", "why": "unknown"}}) == []
+
+
+def test_an_engine_that_died_while_loading_leaves_the_slice_unproved() -> None:
+    assert judged({**GOOD, "vllm": {"mode": "failed", "why": "killed"}}) == ["slice_not_proved"]
+
+
+def test_an_engine_that_did_not_load_the_slice_is_named_as_untested() -> None:
+    reports = {"transformers": CLEAN, "vllm": {"mode": "not run", "why": "unknown"}}
+    assert not_loaded(reports) == {"vllm": "unknown"}
+    assert not_loaded({"transformers": CLEAN}) == {"vllm": "not asked for"}
 
 
 def test_no_load_report_at_all_proves_nothing() -> None:

@@ -110,6 +110,20 @@ def test_a_window_of_llama4_starts_where_vllms_step_agrees() -> None:
         planned(CONFIGS["llama4_maverick"][0], layers=[1, 2, 3])
 
 
+def test_layers_of_gpt_oss_keep_the_parity_by_which_vllm_slides() -> None:
+    config = CONFIGS["gpt_oss"][0]
+    assert planned(config, layers=[2, 3, 6])[1].kept == (2, 3, 6)
+    with pytest.raises(Refusal, match="cannot describe"):
+        planned(config, layers=[1, 2, 3])
+
+
+def test_sliding_layers_of_qwen2_moe_become_a_list() -> None:
+    config = {"model_type": "qwen2_moe", "num_hidden_layers": 8, "use_sliding_window": True, "max_window_layers": 4}
+    new = rewritten(read_model(config), Selection((2, 3, 4, 5), 8))
+    assert new["layer_types"] == ["sliding_attention", *["full_attention"] * 3]
+    assert new["max_window_layers"] == 2
+
+
 def test_periods_become_lists_so_that_a_window_may_start_anywhere() -> None:
     model, plan = planned(CONFIGS["qwen3_next"][0])
     config = rewritten(model, plan.selection)
@@ -148,6 +162,25 @@ def test_a_list_with_an_entry_a_layer_that_no_family_knows_is_reported() -> None
     config = {"model_type": "llama", "num_hidden_layers": 8, "mystery": [0] * 8}
     model = read_model(config)
     assert take_census(model, {}).unknown_keys == ("mystery",)
+
+
+@pytest.mark.parametrize("value", [{"odd_layers": [3]}, {"sizes": {"0": 4, "7": 8}}])
+def test_layer_numbers_that_no_family_knows_are_reported(value: dict[str, Any]) -> None:
+    model = read_model({"model_type": "llama", "num_hidden_layers": 8, **value})
+    assert take_census(model, {}).unknown_keys == tuple(value)
+
+
+@pytest.mark.parametrize("value", [{"mtp_layer_ids": [3]}, {"eos_token_id": [1, 2]}, {"rope_scaling": {"factor": 2}}])
+def test_lists_that_speak_of_no_layer_are_not(value: dict[str, Any]) -> None:
+    model = read_model({"model_type": "llama", "num_hidden_layers": 8, **value})
+    assert take_census(model, {}).unknown_keys == ()
+
+
+def test_a_deep_model_that_needs_every_layer_says_so_at_once() -> None:
+    types = ["full_attention", *["linear_attention"] * 998, "full_attention"]
+    config = {"model_type": "qwen3_next", "num_hidden_layers": 1000, "layer_types": types, "mlp_only_layers": [999]}
+    with pytest.raises(Refusal, match=r"needs 1000 layers \(0-999\).*max_layers=1000"):
+        planned(config)
 
 
 def test_unknown_names_are_reported_and_never_guessed() -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from bitgate.tools.slice.census import quantisation
 from bitgate.tools.slice.keys import Selection
-from bitgate.tools.slice.quant.formats import RULE_LISTS
+from bitgate.tools.slice.quant.formats import RULE_LISTS, rules_of
 from bitgate.tools.slice.quant.precision import cpu_can_compute, precision
 from bitgate.tools.slice.quant.rewrite import decisions, module_paths, rewrite_rules
 from bitgate.tools.slice.refusal import Refusal
@@ -51,6 +51,58 @@ def test_expressions_without_numbers_stay_as_they_are() -> None:
 def test_expressions_with_layer_numbers_become_names() -> None:
     new = rules({"quant_method": "compressed-tensors", "ignore": [r"re:.*layers\.(2|5|11)\.self_attn\..*"]})
     assert new["ignore"] == [f"model.layers.{i}.self_attn.{p}_proj" for i in (0, 3) for p in "qo"]
+
+
+@pytest.mark.parametrize(
+    ("method", "key", "rule", "layers"),
+    [
+        ("compressed-tensors", "ignore", r"re:.*layers\.\d\..*gate", (0, 1)),
+        ("modelopt", "exclude_modules", "model.layers.?.mlp.gate", (0, 1)),
+        ("modelopt", "exclude_modules", "layers.1", (2, 3)),
+        ("quark", "exclude", "*layers.1?.mlp.gate", (2, 3)),
+    ],
+)
+def test_a_rule_that_would_choose_other_layers_after_renumbering_becomes_names(
+    method: str, key: str, rule: str, layers: tuple[int, ...]
+) -> None:
+    new = rules({"quant_method": method, key: [rule]})[key]
+    assert [f"model.layers.{i}.mlp.gate" in new for i in range(4)] == [i in layers for i in range(4)]
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"modules_to_not_convert": "model.layers.1.mlp"},
+        {"ignore": [["a"], {}]},
+        {"config_groups": {"g": 3}},
+        {"config_groups": {"g": {"targets": "Linear"}}},
+        {"dynamic": ["a"]},
+        {"modules_in_block_to_quantize": [[3]]},
+        {"quantization": {"exclude_modules": 3}},
+    ],
+)
+def test_a_list_of_another_shape_is_refused(config: dict[str, Any]) -> None:
+    with pytest.raises(Refusal) as caught:
+        rules({"quant_method": "any", **config})
+    assert caught.value.code == "slice_config_broken"
+
+
+def test_layers_named_under_a_key_that_the_table_lacks_are_refused() -> None:
+    with pytest.raises(Refusal, match=r"model\.layers\.3\.mlp\.gate.*no rule table") as caught:
+        rules({"quant_method": "auto-round", "extra_config": {"model.layers.3.mlp.gate": {"bits": 16}}})
+    assert caught.value.code == "slice_quant_differs"
+
+
+def test_the_sparsity_part_of_compressed_tensors_follows() -> None:
+    part = {"ignore": ["model.layers.3.mlp.gate"], "targets": ["Linear", "model.layers.10.mlp.gate"]}
+    new = rules({"quant_method": "compressed-tensors", "sparsity_config": part})["sparsity_config"]
+    assert new == {"ignore": ["model.layers.1.mlp.gate"], "targets": ["Linear", "model.layers.2.mlp.gate"]}
+
+
+def test_a_mixed_list_of_many_modules_is_one_question_for_each_answer() -> None:
+    layers = {f"model.layers.{i}.mlp.experts.{e}.up_proj": {"algo": e % 2} for i in range(TOTAL) for e in range(5000)}
+    config = {"quantized_layers": layers}
+    assert len(rules_of(config, next(row for row in RULE_LISTS if row.key == "quantized_layers"))) == 2
 
 
 def test_a_number_inside_a_word_is_no_layer() -> None:

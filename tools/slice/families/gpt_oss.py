@@ -1,4 +1,8 @@
-"""gpt-oss: sliding and full attention in turn, attention sinks, experts merged in the file."""
+"""gpt-oss: sliding and full attention in turn, attention sinks, experts merged in the file.
+
+transformers reads the list, vLLM lets every even layer slide: a slice must satisfy both, so its layers keep their
+parity (kinds say where they do not).
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,10 @@ def types(config: Json) -> list[str]:
 
 
 def kinds(config: Json) -> list[Kind]:
-    return [(word, "moe") for word in types(config)]
+    return [
+        (word, "moe", *(() if (word == "sliding_attention") == (layer % 2 == 0) else ("off_parity",)))
+        for layer, word in enumerate(types(config))
+    ]
 
 
 FAMILY = Family(names=("gpt_oss",), kinds=kinds, keys=(Explicit("layer_types", types),))

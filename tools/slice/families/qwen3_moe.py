@@ -1,4 +1,4 @@
-"""Qwen3-MoE and Qwen2-MoE: experts on most layers."""
+"""Qwen3-MoE: experts on most layers."""
 
 from __future__ import annotations
 
@@ -11,4 +11,4 @@ def kinds(config: Json) -> list[Kind]:
     return [("full_attention", "mlp" if dense else "moe") for dense in qwen_dense(config)]
 
 
-FAMILY = Family(names=("qwen3_moe", "qwen2_moe"), kinds=kinds, keys=(QwenDense(), Prefix("max_window_layers")))
+FAMILY = Family(names=("qwen3_moe",), kinds=kinds, keys=(QwenDense(), Prefix("max_window_layers")))

@@ -32,12 +32,17 @@ RULE_LISTS: Final[tuple[RuleList, ...]] = (
     RuleList("ignore", "list", ("modelopt",)),
     RuleList("exclude_modules", "list", ("modelopt",)),
     RuleList("exclude", "list", ("quark",)),
+    RuleList("targets", "list", ("compressed-tensors",)),
     RuleList("config_groups", "groups", ("compressed-tensors",)),
     RuleList("quantized_layers", "map", ("vllm exact",)),
     RuleList("layer_quant_config", "map", ("quark",)),
     RuleList("dynamic", "map", ("gptq",)),
     RuleList("modules_in_block_to_quantize", "nested", ("vllm substring",)),
 )
+
+
+PARTS: Final = ("quantization", "sparsity_config")
+"""Objects inside a configuration that hold lists too: ModelOpt's own file, and compressed-tensors."""
 
 
 def method_of(config: Json) -> str:
@@ -53,7 +58,7 @@ def method_of(config: Json) -> str:
 def rule_lists(config: Json) -> Iterator[tuple[Json, RuleList]]:
     """Each list that `config` (or its `quantization` part) holds, with the object that holds it."""
     method = method_of(config)
-    for holder in (config, config.get("quantization")):
+    for holder in (config, *(config.get(part) for part in PARTS)):
         if not isinstance(holder, dict):
             continue
         for key in dict.fromkeys(row.key for row in RULE_LISTS):
@@ -62,16 +67,34 @@ def rule_lists(config: Json) -> Iterator[tuple[Json, RuleList]]:
                 yield holder, next((row for row in rows if method in row.methods), rows[-1])
 
 
-def rules_of(holder: Json, row: RuleList) -> list[tuple[str, list[str]]]:
-    """(label, rules) pairs; the label tells apart what the rules decide."""
+def well_formed(holder: Json, row: RuleList) -> bool:
+    """Whether the list has the shape that its row says; what has another cannot be carried over."""
     value = holder[row.key]
-    if row.shape == "list" and isinstance(value, list):
-        return [("listed", [item for item in value if isinstance(item, str)])]
-    if row.shape == "nested" and isinstance(value, list):
-        flat = [item for part in value for item in (part if isinstance(part, list) else [part])]
-        return [("listed", [item for item in flat if isinstance(item, str)])]
-    if row.shape == "map" and isinstance(value, dict):
-        return [(repr(item), [key]) for key, item in value.items()]
-    if row.shape == "groups" and isinstance(value, dict):
-        return [(key, [t for t in group.get("targets") or () if isinstance(t, str)]) for key, group in value.items()]
-    return []
+    if row.shape == "list":
+        return _texts(value)
+    if row.shape == "nested":
+        return isinstance(value, list) and all(isinstance(part, str) or _texts(part) for part in value)
+    if row.shape == "map":
+        return isinstance(value, dict)
+    return isinstance(value, dict) and all(
+        isinstance(group, dict) and _texts(group.get("targets") or []) for group in value.values()
+    )
+
+
+def _texts(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(item, str) for item in value)
+
+
+def rules_of(holder: Json, row: RuleList) -> list[tuple[str, list[str]]]:
+    """(label, rules) pairs of a well-formed list; the label tells apart what the rules decide."""
+    value = holder[row.key]
+    if row.shape == "list":
+        return [("listed", value)]
+    if row.shape == "nested":
+        return [("listed", [item for part in value for item in (part if isinstance(part, list) else [part])])]
+    if row.shape == "groups":
+        return [(key, group.get("targets") or []) for key, group in value.items()]
+    alike: dict[str, list[str]] = {}
+    for key, item in value.items():
+        alike.setdefault(repr(item), []).append(key)
+    return list(alike.items())
