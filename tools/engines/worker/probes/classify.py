@@ -22,9 +22,7 @@ from .program import Op, Program, materialised
 from .program import call as run_op
 from .rows import Shared, differing, rows_of, same_bits, same_values
 from .toggles import explaining, operators
-from .wide import SAME, apart, in_float64
 
-FRESH = ("empty", "new_empty", "empty_like", "empty_strided")
 REPEATS = 20
 REPEAT_SECONDS = 5.0
 FAR = 16.0
@@ -39,8 +37,6 @@ class Report:
     leaf: dict[str, Any] = field(default_factory=dict)
     experiments: list[dict[str, str]] = field(default_factory=list)
     excluded: list[str] = field(default_factory=list)
-    rounding: bool | None = None
-    """In float64 both programs compute the same function; None where that could not be tried."""
 
     def tried(self, name: str, result: str) -> None:
         self.experiments.append({"experiment": name, "result": result[:300]})
@@ -90,7 +86,6 @@ def classify(case: Case) -> Report:
         _batch,
         _precision,
         _post_processing,
-        _function,
         _semantic,
         _order,
     ):
@@ -114,9 +109,6 @@ def _replays(case: Case, report: Report) -> bool:
             if same
             else f"not the engine's bits{'' if canonical is not None else ': ' + str(result)[:120]}",
         )
-        if not same and canonical is not None and not same_bits(result, program.result()):
-            report.tried(f"{name}: the same inputs twice", "other bits: it is not deterministic")
-            return not _varying(name, program, "the same operators on the same inputs gave other bits", report)
         good &= same
     if good:
         _cross(case, report)
@@ -213,19 +205,9 @@ def _nondeterministic(case: Case, report: Report) -> bool:
             count += 1
             if not same_bits(first, program.result()):
                 report.tried(f"{name}: the same inputs {count} times", "other bits: it is not deterministic")
-                return _varying(name, program, f"run {count} of the same operators gave other bits", report)
+                return report.is_("nondeterminism", f"run {count} of the same operators gave other bits", name)
         report.tried(f"{name}: the same inputs {count} times", "the same bits")
     return report.excludes("nondeterminism")
-
-
-def _varying(name: str, program: Program, said: str, report: Report) -> bool:
-    """What varies may vary because fresh memory does: filled with one value, it would not."""
-    fresh = any(op.name.split(".")[1] in FRESH for op in program.ops)
-    filled = [_poisoned(program, 0.0) for _ in range(4)] if fresh else []
-    if filled and all(same_bits(filled[0], other) for other in filled[1:]):
-        report.tried(f"{name}: fresh memory filled with zeros, four times", "the same bits each time")
-        return report.is_("uninitialised_read", "the output depends on memory that nobody wrote", name)
-    return report.is_("nondeterminism", said, name)
 
 
 def _uninitialised(case: Case, report: Report) -> bool:
@@ -253,7 +235,7 @@ def _poisoned(program: Program, poison: float) -> Any:
     with torch.no_grad():
         for op in program.ops:
             run_op(op, env)
-            if op.name.split(".")[1] in FRESH:
+            if op.name.split(".")[1] in ("empty", "new_empty", "empty_like", "empty_strided"):
                 for out in op.outs:
                     if out is not None and env[out].is_floating_point():
                         env[out].fill_(poison)
@@ -398,13 +380,7 @@ def _batch(case: Case, report: Report) -> bool:
             return report.is_("batch_variance", f"{orders[0]['operator']} sums in another order for {rows} rows")
     if _cut_equal(case, report):
         return report.is_("batch_variance", "the row's bits change with the number of rows beside it")
-    if case.same_side and "input_layout" in report.excluded and shapes[0] != shapes[1]:
-        return report.is_("batch_variance", f"{_first(report)} gives this row other bits in other company; how is not shown")
     return False
-
-
-def _first(report: Report) -> str:
-    return str(report.leaf.get("first") or "a kernel of the region")
 
 
 def _difference(a: list[tuple[int, Op]], b: list[tuple[int, Op]]) -> str:
@@ -497,38 +473,6 @@ def _post_processing(case: Case, report: Report) -> bool:
     return report.is_("post_processing", said) if said else report.excludes("post_processing")
 
 
-def _function(case: Case, report: Report) -> bool:
-    """In float64 without casts: other values there mean another function, which rounding cannot explain."""
-    wide = [in_float64(program) for program in (case.a, case.b)]
-    if wide[0] is None or wide[1] is None:
-        report.tried("both in float64 without casts", "not possible: a kernel that is not torch's own")
-        return False
-    far = apart(wide[0][case.shared.a], wide[1][case.shared.b])
-    report.tried(
-        "both in float64 without casts", f"{'the same function' if far < SAME else 'other functions'} ({far:.2g})"
-    )
-    report.rounding = far < SAME
-    return False if report.rounding else _transposed(case, report)
-
-
-def _transposed(case: Case, report: Report) -> bool:
-    """A square table used the other way round explains it, if turning it gives the other side's bits."""
-    a, b = case.outputs()
-    for name, program, rows, wanted in (
-        (case.names[0], case.a, case.shared.a, b),
-        (case.names[1], case.b, case.shared.b, a),
-    ):
-        given = set(program.inputs.values())
-        for table, value in program.values.items():
-            if table in given or value.ndim != 2 or value.shape[0] != value.shape[1] or not value.is_floating_point():
-                continue
-            result = rows_of(program.result({table: value.t().contiguous()}), len(program.rows))
-            if result is not None and same_bits(result[rows], wanted):
-                report.tried(f"{name}: a table of shape {list(value.shape)} turned", "the other side's bits")
-                return report.is_("semantic", f"a table of shape {list(value.shape)} is transposed on one side")
-    return False
-
-
 def _semantic(case: Case, report: Report) -> bool:
     far: dict[str, float] = {}
     for side, (name, program) in enumerate(zip(case.names, (case.a, case.b), strict=True)):
@@ -544,7 +488,7 @@ def _semantic(case: Case, report: Report) -> bool:
         return report.is_(
             "semantic", f"{wrong[0]} is {far[wrong[0]]:.3g} times the rounding bound from the formula", wrong[0]
         )
-    return report.excludes("semantic") if not wrong and report.rounding is not False else False
+    return report.excludes("semantic") if not wrong else False
 
 
 def _order(case: Case, report: Report) -> bool:
