@@ -126,6 +126,8 @@ def _served(
             body = await handle(_acting(session), arguments, on_progress)
         except (BitgateError, StoreError) as error:
             raise ToolError(clean_text(str(error))[:4000]) from error
+        except OSError as error:
+            raise ToolError(f"{clean_text(str(error))}. Make room or give access there, then call again.") from error
         return CallToolResult(content=[TextContent(type="text", text=compact_json(body))], structured_content=body)
 
     return ServedTool(

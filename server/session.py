@@ -12,6 +12,7 @@ from bitgate.gates.rows import Role
 from bitgate.tools.config.project import Project
 
 if TYPE_CHECKING:
+    from bitgate.store.errors import StoreError
     from bitgate.store.store import Store
 
 
@@ -22,6 +23,8 @@ class Workplace:
     start: Path
     _project: Project | None = None
     _store: Store | None = None
+    _opened: tuple[Path, tuple[int, int] | None] | None = None
+    """The ledger as it was opened: its path, device and inode."""
 
     @property
     def project(self) -> Project:
@@ -35,7 +38,11 @@ class Workplace:
 
     @property
     def store(self) -> Store:
-        """The ledger, opened at first use: servers start fast. Runs that a dead server left are marked lost then."""
+        """The ledger, opened at first use: servers start fast. Runs that a dead server left are marked lost then.
+
+        Raises:
+            Damaged: its file was removed or replaced meanwhile. Runs would go into another ledger than is read here.
+        """
         if self._store is None:
             from bitgate.store.store import Store
             from bitgate.tools.runs.control import mark_lost_runs
@@ -43,11 +50,32 @@ class Workplace:
             project = self.project
             self._store = Store.open(project.ledger)
             mark_lost_runs(project)
+            self._opened = project.ledger, _file_of(project.ledger)
+        elif self._opened is not None and _file_of(self._opened[0]) != self._opened[1]:
+            raise _replaced(self._opened[0])
         return self._store
 
     def close(self) -> None:
         if self._store is not None:
             self._store.close()
+
+
+def _file_of(path: Path) -> tuple[int, int] | None:
+    try:
+        about = path.stat()
+    except OSError:
+        return None
+    return about.st_dev, about.st_ino
+
+
+def _replaced(path: Path) -> StoreError:
+    from bitgate.store.errors import Damaged
+
+    return Damaged(
+        "ledger_replaced",
+        f"{path}: the ledger was removed or replaced while it was in use; put the file back as it was, or end this "
+        "server, run `bitgate verify`, and start it again",
+    )
 
 
 @dataclass(frozen=True)

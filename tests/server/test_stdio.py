@@ -225,6 +225,40 @@ def test_a_project_without_a_configuration_is_told_so_by_the_tools(opened: Wire,
     assert result["isError"] and "bitgate init" in result["content"][0]["text"]
 
 
+@pytest.mark.parametrize("recreated", [False, True])
+def test_a_ledger_that_is_removed_while_serving_stops_reads_and_runs(
+    opened: Wire, project: Path, recreated: bool
+) -> None:
+    ledger = project / ".bitgate" / "ledger.db"
+    opened.call(3, "get_evidence")
+    assert not opened.answer(3)["result"].get("isError")
+    for path in ledger.parent.glob("ledger.db*"):
+        path.rename(project / path.name)
+    if recreated:
+        Store.open(ledger).close()
+    opened.call(4, "run_probe", wait_s=1)
+    opened.call(5, "get_evidence")
+    for id in (4, 5):
+        answer = opened.answer(id)["result"]
+        assert answer["isError"] and "removed or replaced" in answer["content"][0]["text"]
+    assert ledger.exists() == recreated
+
+    for path in project.glob("ledger.db*"):
+        path.rename(ledger.parent / path.name)
+    opened.call(6, "get_evidence")
+    assert not opened.answer(6)["result"].get("isError")
+
+
+def test_a_folder_that_cannot_be_made_is_said(opened: Wire, project: Path) -> None:
+    opened.call(3, "get_evidence")
+    opened.answer(3)
+    (project / ".bitgate" / "runs").write_text("", encoding="utf-8")
+    opened.call(4, "run_probe", wait_s=1)
+
+    answer = opened.answer(4)["result"]
+    assert answer["isError"] and "Make room or give access" in answer["content"][0]["text"]
+
+
 def test_a_configuration_that_broke_while_serving_is_told_and_a_mended_one_is_used(opened: Wire, project: Path) -> None:
     config = project / "bitgate.toml"
     good = config.read_text(encoding="utf-8")
