@@ -77,7 +77,9 @@ def test_every_tool_guide_and_exit_code_is_in_the_docs() -> None:
     named = {name for name in re.findall(r"`([a-z_]+)`", page("server.md"))}
     codes = {*EXIT_BY_VERDICT.values(), EXIT_NO_VERDICT, EXIT_GATE_CLOSED, EXIT_USAGE, EXIT_INTERNAL, EXIT_INTERRUPTED}
 
-    assert {*TOOLS, *LEDGER_TOOLS, *(tool.name for tool in GATE_TOOLS), *GUIDES} - named == set()
+    ours = {name for name, tool in TOOLS.items() if tool.run.__module__.startswith("bitgate.")}  # other tests add some
+
+    assert {*ours, *LEDGER_TOOLS, *(tool.name for tool in GATE_TOOLS), *GUIDES} - named == set()
     assert {int(code) for code in re.findall(r"^\| (\d+) \|", page("cli.md"), re.MULTILINE)} == codes
 
 
