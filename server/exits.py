@@ -13,10 +13,11 @@ EXIT_INTERRUPTED: Final = 130
 
 
 def exit_for(error: BitgateError | StoreError) -> int:
-    """2 for what the caller can put right by asking differently, 1 for the rest."""
+    """2 for what the caller, or another role, can put right by asking differently, 1 for the rest."""
     if isinstance(error, RequestError | ConfigError):
         return EXIT_USAGE
-    return EXIT_USAGE if getattr(error, "code", "").startswith("unknown_") else EXIT_INTERNAL
+    code = getattr(error, "code", "")
+    return EXIT_USAGE if code.startswith("unknown_") or code.endswith("_refused") else EXIT_INTERNAL
 
 
 def exit_of(answer: RunAnswer) -> int:

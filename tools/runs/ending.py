@@ -6,7 +6,7 @@ import os
 import sys
 import threading
 import traceback
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bitgate.store import Store
@@ -60,10 +60,11 @@ def outcome_of(error: Exception) -> Outcome:
 
 
 def _verdict(error: VerdictError) -> Finding:
+    """Attested: what ended the run short was not watched to its end."""
     row = REASONS[error.code]
     return Finding(
         verdict=row.verdict, reasons=(reason(error.code, error.detail),), summary=f"{row.meaning} {error.detail}",
-        next=row.next, grade="observed",
+        next=row.next, grade="attested",
     )  # fmt: skip
 
 
@@ -110,6 +111,10 @@ def without_secrets(finding: Finding) -> Finding:
 
 
 def _finish(store: Store, run_id: str, outcome: Outcome) -> None:
+    if outcome.finding is not None and outcome.finding.check is None:
+        check = store.get_run(run_id).request.get("check")
+        named = outcome.finding.model_copy(update={"check": check if isinstance(check, str) else None})
+        outcome = replace(outcome, finding=named)
     store.finish_run(
         run_id,
         outcome.state,
