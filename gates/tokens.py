@@ -43,7 +43,7 @@ def add(store: Store, name: str, role: str, by: str = PERSON) -> str:
     Raises:
         TokenRefused: the name is malformed or in use, or there is no such role.
     """
-    if not _NAME.match(name):
+    if not _NAME.fullmatch(name):
         raise TokenRefused(f"name: got {name[:60]!r}; allowed: letters, digits, '_', '-', '.', at most 64.")
     if role not in ROLES:
         raise TokenRefused(f"role: got {role[:60]!r}; allowed: {', '.join(ROLES)}.")
@@ -75,7 +75,7 @@ def actor_of(store: Store, token: str) -> Actor:
     Raises:
         TokenRefused: it is malformed, unknown or revoked. Which of them is not said.
     """
-    digest = token_digest(token) if _TOKEN.match(token) else ""
+    digest = token_digest(token) if _TOKEN.fullmatch(token) else ""
     known = next((row for key, row in _rows(store).items() if hmac.compare_digest(key, digest)), None)
     if known is None or known.revoked:
         raise TokenRefused("token: not accepted; a person makes one with `bitgate token add NAME --role ROLE`.")

@@ -56,6 +56,8 @@ def plan(project: Project, request: CompareRequest) -> None:
         _plan_captures(project, request)
         return
     names = [request.side, request.trainer] if request.check == "rollout_vs_trainer" else [request.side]
+    if len(set(names)) < len(names):
+        raise RequestError("trainer", request.trainer, "a side other than `side`", "For one side use check=repeat.")
     for named in request.options:
         if named not in names:
             raise unknown_name("options", named, names, "Options are given by the name of a side that this check runs.")

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from pydantic import JsonValue
 
 from bitgate.store.records import Reason, Verdict
-from bitgate.tools.reasons import next_step, verdict_of
+from bitgate.tools.reasons import verdict_of
 
 WORST_IN_FIGURES: Final = 2
 CLUSTERS_IN_FIGURES: Final = 3
@@ -181,10 +181,6 @@ class Comparison:
     @property
     def verdict(self) -> Verdict:
         return verdict_of(self.reasons)
-
-    @property
-    def next(self) -> str:
-        return next_step(self.reasons) or "Nothing differs; submit the evidence to its gate."
 
     def figures(self) -> dict[str, JsonValue]:
         made = plain(

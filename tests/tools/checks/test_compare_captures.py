@@ -126,6 +126,7 @@ def test_views_that_leave_rows_out_are_inconclusive(write: Write, compare: Compa
         ({"check": "batch", "captures": {"a": "a", "b": "b"}}, "'reference' and at least one more"),
         ({"batch_sizes": [1]}, "only with check=batch"),
         ({"side": "rollout"}, "[side.NAME]"),
+        ({"side": "rollout", "trainer": "rollout"}, "a side other than `side`"),
         ({"captures": {"rollout": "nowhere"}}, "a folder that holds capture.json"),
         ({"captures": {"rollout": "a" * 5000}}, "cannot be resolved"),
     ],
