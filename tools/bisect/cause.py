@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from bitgate.tools.bisect.graph import AFTER, Node, Point, label, mandatory, nodes
+from bitgate.tools.bisect.graph import AFTER, INPUT_SUFFIX, Node, Point, label, mandatory, nodes
 from bitgate.tools.bisect.observation import Observation, Series
 
 Array = np.ndarray[Any, Any]
@@ -90,7 +90,8 @@ def first_cause(compared: Mapping[Point, Compared], graph: list[Node]) -> Cause 
     unknown: Cause | None = None
     for node in graph:
         seen = compared[node.point]
-        if not seen.different:
+        if not seen.different or INPUT_SUFFIX in node.point[1]:
+            # What a user recorded as an input is only ever looked at as one.
             continue
         own = seen.differs & _inputs_equal(node, seen.keys, compared)
         if not own.any():

@@ -85,7 +85,7 @@ def why_unknown(outcome: Outcome) -> str:
     cause = outcome.found.cause
     if cause.state == "input_not_captured":
         return f"its input {', '.join(map(label, cause.node.lost))} was not captured"
-    return str(outcome.probe.get("failed") or "no experiment showed why")
+    return str(outcome.probe.get("failed") or outcome.probe.get("mechanism") or "no experiment showed why")
 
 
 def summary_of(outcome: Outcome, verdict: str) -> str:

@@ -12,6 +12,7 @@ from bitgate.tools.checks.plan import alone, together
 from bitgate.tools.engines.jobs import Decode, Groups, Observe, Packing, Prefill, Target
 
 Watched = Prefill | Decode
+BESIDE = {"q": ("k_norm", "k_proj"), "k": ("q_norm", "q_proj")}
 
 
 @dataclass(frozen=True)
@@ -105,8 +106,10 @@ def _decode(name: str, groups: Groups) -> Decode:
 
 def target_of(node: Node, row: tuple[int, int], layers: int) -> Target:
     """The operators to record: from the node's inputs to its output, in the layers that they may lie in."""
-    points: Sequence[Point] = (*node.parents, *node.context)
-    layer = node.point[0]
+    layer, name = node.point
+    # Rotary kernels take queries and keys in one call: what feeds the other of the two is an input as well.
+    beside = [(layer, other) for other in BESIDE.get(name, ())]
+    points: Sequence[Point] = (*node.parents, *node.context, *beside)
     near = {layer, *(at for at, _ in points if at != BEFORE or layer == BEFORE)}
     if any(at == layers - 1 for at in near) or layer == AFTER:
         near.add(AFTER)

@@ -114,10 +114,21 @@ async def _localise(context: RunContext, watch: Watch, outcome: Outcome) -> tupl
     cause = outcome.found.cause if outcome.found is not None else None
     if outcome.pair is None or outcome.found is None or cause is None or cause.state != "culprit":
         return None
+    if cause.node.kind == "input":
+        outcome.probe = given_otherwise(outcome.found)
+        return None
     await context.progress(len(watch.plan.starts) + 1, total, f"recording the operators of {label(cause.node.point)}")
     folders = await watch.record(outcome.pair, target_of(cause.node, cause.row, outcome.found.layers))
     outcome.recorded_bytes = sum(f.stat().st_size for folder in folders if folder for f in folder.iterdir())
     return folders
+
+
+def given_otherwise(found: Localised) -> dict[str, Any]:
+    """The integers that the model is given are others: no operator is to blame, and none is recorded."""
+    assert found.cause is not None
+    name = found.cause.node.point[1]
+    said = f"the {name.replace('_', ' ')} handed to the model are others in {found.cause.rows} rows"
+    return {"class": "layout_mask", "mechanism": said, "excluded": [], "experiments": []}
 
 
 def _unproved(watch: Watch, pair: Pair) -> dict[str, str]:

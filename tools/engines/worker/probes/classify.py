@@ -10,19 +10,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from . import oracle
-from .products import PRODUCTS, order_of
+from .products import PRODUCTS, SUMS, order_of
 from .program import Op, Program, materialised
 from .program import call as run_op
 from .rows import Shared, differing, rows_of, same_bits, same_values
 from .toggles import explaining, operators
+from .wide import SAME, apart, computed_in
 
+FRESH = ("empty", "new_empty", "empty_like", "empty_strided")
 REPEATS = 20
 REPEAT_SECONDS = 5.0
 FAR = 16.0
@@ -37,6 +39,8 @@ class Report:
     leaf: dict[str, Any] = field(default_factory=dict)
     experiments: list[dict[str, str]] = field(default_factory=list)
     excluded: list[str] = field(default_factory=list)
+    rounding: bool | None = None
+    """In float64 both programs compute the same function; None where that could not be tried."""
 
     def tried(self, name: str, result: str) -> None:
         self.experiments.append({"experiment": name, "result": result[:300]})
@@ -86,6 +90,7 @@ def classify(case: Case) -> Report:
         _batch,
         _precision,
         _post_processing,
+        _function,
         _semantic,
         _order,
     ):
@@ -109,6 +114,12 @@ def _replays(case: Case, report: Report) -> bool:
             if same
             else f"not the engine's bits{'' if canonical is not None else ': ' + str(result)[:120]}",
         )
+        if not same and canonical is not None and not same_bits(result, program.result()):
+            report.tried(f"{name}: the same inputs twice", "other bits: it is not deterministic")
+            return not _varying(name, program, "the same operators on the same inputs gave other bits", report)
+        if not same and _reads_fresh(program):
+            report.tried(f"{name}: fresh memory filled with zeros, then with NaN", "other bits")
+            return not report.is_("uninitialised_read", "the output depends on memory that nobody wrote", name)
         good &= same
     if good:
         _cross(case, report)
@@ -205,9 +216,28 @@ def _nondeterministic(case: Case, report: Report) -> bool:
             count += 1
             if not same_bits(first, program.result()):
                 report.tried(f"{name}: the same inputs {count} times", "other bits: it is not deterministic")
-                return report.is_("nondeterminism", f"run {count} of the same operators gave other bits", name)
+                return _varying(name, program, f"run {count} of the same operators gave other bits", report)
         report.tried(f"{name}: the same inputs {count} times", "the same bits")
     return report.excludes("nondeterminism")
+
+
+def _reads_fresh(program: Program) -> bool:
+    if not any(op.name.split(".")[1] in FRESH for op in program.ops):
+        return False
+    try:
+        return not same_bits(_poisoned(program, 0.0), _poisoned(program, float("nan")))
+    except (RuntimeError, ImportError, KeyError, TypeError):
+        return False
+
+
+def _varying(name: str, program: Program, said: str, report: Report) -> bool:
+    """What varies may vary because fresh memory does: filled with one value, it would not."""
+    fresh = any(op.name.split(".")[1] in FRESH for op in program.ops)
+    filled = [_poisoned(program, 0.0) for _ in range(4)] if fresh else []
+    if filled and all(same_bits(filled[0], other) for other in filled[1:]):
+        report.tried(f"{name}: fresh memory filled with zeros, four times", "the same bits each time")
+        return report.is_("uninitialised_read", "the output depends on memory that nobody wrote", name)
+    return report.is_("nondeterminism", said, name)
 
 
 def _uninitialised(case: Case, report: Report) -> bool:
@@ -235,7 +265,7 @@ def _poisoned(program: Program, poison: float) -> Any:
     with torch.no_grad():
         for op in program.ops:
             run_op(op, env)
-            if op.name.split(".")[1] in ("empty", "new_empty", "empty_like", "empty_strided"):
+            if op.name.split(".")[1] in FRESH:
                 for out in op.outs:
                     if out is not None and env[out].is_floating_point():
                         env[out].fill_(poison)
@@ -257,7 +287,7 @@ def _inputs_unlike(case: Case, report: Report) -> bool:
 
 def _sign_only(case: Case, report: Report) -> bool:
     a, b = case.outputs()
-    if a.dtype == b.dtype and same_values(a, b):
+    if a.dtype == b.dtype and same_values(a, b) and not same_bits(a, b):
         return report.is_("sign_or_payload", "equal as numbers: only the sign of zeros or the payload of NaNs differs")
     return report.excludes("sign_or_payload")
 
@@ -380,7 +410,15 @@ def _batch(case: Case, report: Report) -> bool:
             return report.is_("batch_variance", f"{orders[0]['operator']} sums in another order for {rows} rows")
     if _cut_equal(case, report):
         return report.is_("batch_variance", "the row's bits change with the number of rows beside it")
+    if case.same_side and "input_layout" in report.excluded and shapes[0] != shapes[1]:
+        return report.is_(
+            "batch_variance", f"{_first(report)} gives this row other bits in other company; how is not shown"
+        )
     return False
+
+
+def _first(report: Report) -> str:
+    return str(report.leaf.get("first") or "a kernel of the region")
 
 
 def _difference(a: list[tuple[int, Op]], b: list[tuple[int, Op]]) -> str:
@@ -456,8 +494,18 @@ def _precision(case: Case, report: Report) -> bool:
                 f"one cast of {name} changed at a time", f"{len(found)} single changes give the other side's bits"
             )
             return report.is_("precision", f"{found[0].said()} on {name} gives the other side's bits exactly")
-    report.tried("one cast changed at a time, on either side", "none gives the other side's bits")
+        once = computed_in(program, torch.float32)
+        if once is not None and same_bits(once[rows].to(wanted.dtype), wanted) and not _sums(program):
+            report.tried(f"{name}: computed in float32 and rounded once", "the other side's bits")
+            said = f"{name} rounds between its operators, the other side once at the end"
+            return report.is_("precision", said)
+    report.tried("one cast changed at a time, and all between left out, on either side", "none gives the other's bits")
     return report.excludes("precision (one cast)")
+
+
+def _sums(program: Program) -> bool:
+    """With a product or a sum inside, a wide run is another kernel too, and shows nothing about casts."""
+    return any(op.name in (*PRODUCTS, *SUMS) for op in program.ops)
 
 
 def _post_processing(case: Case, report: Report) -> bool:
@@ -471,6 +519,38 @@ def _post_processing(case: Case, report: Report) -> bool:
     said = explained_logprobs(logits, *case.outputs())
     report.tried("temperature, padded lanes and other transforms of the same logits", said or "none explains it")
     return report.is_("post_processing", said) if said else report.excludes("post_processing")
+
+
+def _function(case: Case, report: Report) -> bool:
+    """In float64 without casts: other values there mean another function, which rounding cannot explain."""
+    wide = [computed_in(program, torch.float64) for program in (case.a, case.b)]
+    if wide[0] is None or wide[1] is None:
+        report.tried("both in float64 without casts", "not possible: a kernel that is not torch's own")
+        return False
+    far = apart(wide[0][case.shared.a], wide[1][case.shared.b])
+    report.tried(
+        "both in float64 without casts", f"{'the same function' if far < SAME else 'other functions'} ({far:.2g})"
+    )
+    report.rounding = far < SAME
+    if report.rounding:
+        return False
+    # Stays only if nothing below finds the reason.
+    report.mechanism = "even in float64 the two compute other functions; which of them is right is not known"
+    return _transposed(case, report, wide[1][case.shared.b])
+
+
+def _transposed(case: Case, report: Report, wanted: Tensor) -> bool:
+    """A square table used the other way round explains it, if turning it makes them one function in float64."""
+    given = set(case.a.inputs.values())
+    for table, value in case.a.values.items():
+        if table in given or value.ndim != 2 or value.shape[0] != value.shape[1] or not value.is_floating_point():
+            continue
+        turned = replace(case.a, values={**case.a.values, table: value.t().contiguous()})
+        result = computed_in(turned, torch.float64)
+        if result is not None and apart(result[case.shared.a], wanted) < SAME:
+            report.tried(f"a table of shape {list(value.shape)} turned, in float64", "the same function")
+            return report.is_("semantic", f"a table of shape {list(value.shape)} is transposed on one side")
+    return False
 
 
 def _semantic(case: Case, report: Report) -> bool:
@@ -488,7 +568,7 @@ def _semantic(case: Case, report: Report) -> bool:
         return report.is_(
             "semantic", f"{wrong[0]} is {far[wrong[0]]:.3g} times the rounding bound from the formula", wrong[0]
         )
-    return report.excludes("semantic") if not wrong else False
+    return report.excludes("semantic") if not wrong and report.rounding is not False else False
 
 
 def _order(case: Case, report: Report) -> bool:
@@ -508,6 +588,3 @@ def _order(case: Case, report: Report) -> bool:
         return report.excludes("reduction_order (the probed order is the same)")
     kinds = f"{orders[0]['operator']} and {orders[1]['operator']}"
     return report.is_("reduction_order", f"{kinds} sum the same products in another order; both are within the bound")
-
-
-__all__ = ["PRODUCTS", "Case", "Report", "classify"]

@@ -39,7 +39,8 @@ def product_order(run: Product, rows: int, row: int, size: int, columns: int, dt
         for number, (i, j) in enumerate(chosen):
             weights[number, unit_places] = 1
             weights[number, i], weights[number, j] = HUGE, -HUGE
-        seen = run(x, weights)[row, : len(chosen)].to(torch.float64)
+        result = run(x, weights)
+        seen = result[row, : len(chosen)].to(torch.float64)
         counts += [int(v) if v == v and abs(v) < 1 << 30 else -1 for v in seen.tolist()]
     return described(counts, len(pairs))
 

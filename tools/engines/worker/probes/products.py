@@ -11,7 +11,7 @@ from torch import Tensor
 from .fingerprint import Product, product_order, sum_order
 from .program import Program, decoded, function
 
-PRODUCTS = ("aten.mm.default", "aten.addmm.default", "aten.linear.default", "_C.onednn_mm.default")
+PRODUCTS = ("aten.mm.default", "aten.addmm.default", "aten.linear.default", "aten.bmm.default", "_C.onednn_mm.default")
 SUMS = ("aten.mean.dim", "aten.sum.dim_IntList")
 
 
@@ -44,6 +44,8 @@ def _found(op: Any, env: dict[str, Any], program: Program) -> Found:
     args = decoded(op.args, env)
     if op.name == "_C.onednn_mm.default":
         return Found(op.name, args[1].clone(), program.values[op.args[3]["t"]], _onednn)
+    if op.name == "aten.bmm.default":
+        return Found(op.name, args[0][0].clone(), args[1][0].t(), lambda x, w: torch.bmm(x[None], w.t()[None])[0])
     at = 1 if op.name == "aten.addmm.default" else 0
     x, weight = args[at], args[at + 1]
     if op.name == "aten.linear.default":
@@ -67,13 +69,55 @@ def _onednn(x: Tensor, weight: Tensor) -> Tensor:
 
 
 def order_of(program: Program, row: int) -> dict[str, Any] | None:
-    """The accumulation-order fingerprint of the program's product, or else of its sum, at `row`."""
+    """The accumulation-order fingerprint at `row`: of the whole region if its one table is a product's weight, or
+    else of its product, or else of its sum."""
+    whole = _whole(program, row)
+    if whole is not None:
+        return whole
     found = product_of(program)
     if found is not None and found.weight.ndim == 2:
         rows, size = int(found.x.shape[0]), int(found.x.shape[1])
         made = product_order(found.run, rows, row % rows, size, int(found.weight.shape[0]), found.x.dtype)
         return {"operator": found.op, "rows": rows, **made}
     return _sum_of(program, row)
+
+
+def _whole(program: Program, row: int) -> dict[str, Any] | None:
+    """The region as a function of its input and its one weight: permuted or split sums inside it show too."""
+    if len(program.inputs) != 1:
+        return None
+    name = next(iter(program.inputs.values()))
+    x = program.values[name]
+    tables = [(n, v) for n, v in program.values.items() if n != name and v.ndim == 2 and v.is_floating_point()]
+    output = program.expected.reshape(program.expected.shape[0], -1)
+    if len(tables) != 1 or not x.is_floating_point() or x.shape[-1] not in tables[0][1].shape:
+        return None
+    table, weight = tables[0]
+    size, columns = int(x.shape[-1]), int(output.shape[1])
+
+    def run(ones: Tensor, weights: Tensor) -> Tensor:
+        turned = weights if along else weights.t()
+        made = copied_like(turned, weight)
+        result: Tensor = program.result({name: torch.ones_like(x), table: made}).reshape(output.shape[0], -1)
+        return result
+
+    for along in (True, False):
+        if (size, columns) != (int(weight.shape[1 if along else 0]), int(weight.shape[0 if along else 1])):
+            continue
+        probe = torch.zeros(columns, size, dtype=weight.dtype)
+        probe[0, :] = 1
+        seen = run(x, probe)[row]
+        if float(seen[0]) == size and not bool(seen[1:].any()):
+            made = product_order(run, 1, row, size, columns, x.dtype)
+            names = [op.name for op in program.ops if op.name in PRODUCTS]
+            return {"operator": names[0] if names else "the region", "rows": len(program.rows), **made}
+    return None
+
+
+def copied_like(value: Tensor, like: Tensor) -> Tensor:
+    """The values in the memory layout of `like`: kernels choose by it."""
+    made = torch.empty_strided(like.shape, like.stride(), dtype=like.dtype)
+    return made.copy_(value)
 
 
 def _sum_of(program: Program, row: int) -> dict[str, Any] | None:

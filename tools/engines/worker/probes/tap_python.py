@@ -1,0 +1,110 @@
+"""Taps of a user's module: what it hands over itself, and the modules of the model it names.
+
+`watch(state, record)`, if the module has it, is called once before scoring and returns a function that undoes it;
+inside, the user calls `record(layer, point, tensor)` wherever a tensor passes. `model(state)`, if it has it, returns a
+torch module: submodules with the usual names (`…layers.N.self_attn.q_proj`) become the points of the table, and every
+other one without children becomes a point of its own name, with its inputs as `NAME.in0`, `NAME.in1`, ….
+
+A tensor's leading sizes say which rows it has: all tokens of the group one after the other, or [sequences, longest]
+padded on the right. Tensors of another shape are reported and not compared.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .tap_transformers import INPUTS, OUTPUTS
+from .taps import AFTER, BEFORE, LAYER, Taps, first
+
+NAMED_OUTPUTS = {
+    "embed_tokens": (BEFORE, "embed"),
+    "norm": (AFTER, "final_norm"),
+    "lm_head": (AFTER, "logits"),
+}
+
+
+class PythonTaps(Taps):
+    def __init__(self, recorder: Any, engine: Any, company: set[int]) -> None:
+        super().__init__(recorder)
+        self._engine, self._company = engine, company
+        self._sizes: list[int] = []
+        self._tracer: Any = None
+
+    def install(self) -> None:
+        module, state = self._engine._module, self._engine._state
+        run = self._engine._score
+        self.replace(self._engine, "_score", lambda group, *rest: self._score(run, group, *rest))
+        watch, model = getattr(module, "watch", None), getattr(module, "model", None)
+        if callable(watch):
+            undo = watch(state, self._record)
+            if callable(undo):
+                self._undo.append(undo)
+        named = model(state) if callable(model) else None
+        if isinstance(named, torch.nn.Module):
+            for name, part in named.named_modules():
+                self._module(name, part)
+
+    def _module(self, name: str, part: torch.nn.Module) -> None:
+        match = LAYER.search(name)
+        layer, own = (int(match[1]), match[2] or "") if match else (AFTER, name.rpartition(".")[2])
+        if match is None and own in NAMED_OUTPUTS:
+            at, point = NAMED_OUTPUTS[own]
+            self.after(part, lambda out: self._record(at, point, first(out)))
+            return
+        if match is not None and (own in INPUTS or own in OUTPUTS):
+            if own in INPUTS:
+                self.before(part, lambda a, k: self._record(layer, INPUTS[own], a[0]))
+            if own in OUTPUTS:
+                self.after(part, lambda out: self._record(layer, OUTPUTS[own], first(out)))
+            return
+        if name and not list(part.children()):
+            self.before(part, lambda a, k: self._inputs(layer, own, a))
+            self.after(part, lambda out: self._record(layer, own, first(out)))
+
+    def _inputs(self, layer: int, name: str, args: tuple[Any, ...]) -> None:
+        for number, value in enumerate(args):
+            if isinstance(value, Tensor):
+                self._record(layer, f"{name}.in{number}", value)
+
+    def _record(self, layer: int, point: str, tensor: Tensor) -> None:
+        rows = self._rows(tensor)
+        if rows is None:
+            self.recorder.problems[f"{layer}.{point}"] = f"{tuple(tensor.shape)} has no leading sizes that are the rows"
+            return
+        self.recorder.point(layer, point, rows, raw=tensor)
+
+    def _rows(self, tensor: Tensor) -> Tensor | None:
+        """The tensor as [rows of the group's keys, rest]."""
+        total, count, longest = sum(self._sizes), len(self._sizes), max(self._sizes, default=0)
+        if tensor.ndim and tensor.shape[0] == total:
+            return tensor
+        if tensor.ndim > 1 and tensor.shape[0] == count and tensor.shape[1] == longest:
+            if count == 1:
+                return tensor.reshape(longest, *tensor.shape[2:])
+            kept = torch.cat([torch.arange(n) + i * longest for i, n in enumerate(self._sizes)])
+            return tensor.reshape(count * longest, *tensor.shape[2:])[kept.to(tensor.device)]
+        return None
+
+    def _score(self, run: Any, group: list[int], sequences: Any, mode: str) -> Any:
+        self._sizes = [len(sequences.whole(i)) for i in group]
+        parts = []
+        for index, size in zip(group, self._sizes, strict=True):
+            own = np.full((size, 2), -1, np.int64)
+            if index not in self._company:
+                own[:, 0], own[:, 1] = index, np.arange(size)
+            parts.append(own)
+        self.recorder.begin(np.concatenate(parts))
+        tokens = torch.tensor([token for i in group for token in sequences.whole(i)])
+        self.recorder.point(BEFORE, "token_ids", tokens)
+        self.recorder.point(BEFORE, "positions", torch.cat([torch.arange(size) for size in self._sizes]))
+        target = self.recorder.target
+        # What lies in which layer is the user's own affair: his whole forward is noted.
+        tracer = None if target is None else self.recorder.open_trace(target.layers[0])
+        if tracer is None:
+            return run(group, sequences, mode)
+        with tracer:
+            return run(group, sequences, mode)
