@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from bitgate.store.records import Finding
 from bitgate.tools.config.project import SLICE_NAME, Project
@@ -44,6 +44,14 @@ class SliceRequest(ToolRequest):
     memory_gb: Annotated[float, Field(gt=0, le=100_000)] | None = Field(
         default=None, description="Memory that the proofs may use; default: 60 % of what is available"
     )
+
+    @field_validator("layers", "proofs", mode="before")
+    @classmethod
+    def words(cls, value: Any) -> Any:
+        """A command line has no lists: `layers=0,3,9`, or one number or word alone."""
+        if isinstance(value, str):
+            return [word.strip() for word in value.split(",")]
+        return [value] if type(value) is int else value
 
 
 def plan(project: Project, request: SliceRequest) -> None:

@@ -22,6 +22,7 @@ from bitgate.tools.slice.refusal import (
 Json = dict[str, Any]
 
 INDEX: Final = "model.safetensors.index.json"
+SLICE_FILE: Final = "bitgate_slice.json"
 SINGLE: Final = "model.safetensors"
 OTHER_FORMATS: Final = (".bin", ".pt", ".pth", ".ckpt", ".gguf", ".msgpack", ".h5", ".npz", ".onnx")
 SIDE_SUFFIXES: Final = (".json", ".model", ".txt", ".py", ".jinja", ".tiktoken", ".spm", ".vocab", ".bpe", ".md")
@@ -180,7 +181,7 @@ def _count(wanted: dict[str, str] | None, shard: str) -> int:
 
 def _side_files(root: Path) -> tuple[str, ...]:
     """Tokenizer, generation config, chat template, remote code, licence, one folder deep; never weights or config."""
-    rewritten = {INDEX, "config.json", "hf_quant_config.json"}
+    rewritten = {INDEX, SLICE_FILE, "config.json", "hf_quant_config.json"}
     found: list[str] = []
     for path in sorted(root.iterdir()):
         if path.is_dir() and not path.is_symlink() and not path.name.startswith("."):

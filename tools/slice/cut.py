@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from bitgate.tools.errors import RequestError
-from bitgate.tools.slice.checkpoint import INDEX, Checkpoint, Json, confined, write_json
+from bitgate.tools.slice.checkpoint import INDEX, SLICE_FILE, Checkpoint, Json, confined, write_json
 from bitgate.tools.slice.copying import Mover
 from bitgate.tools.slice.header import encode_header
 from bitgate.tools.slice.layout import Layout, Piece
@@ -22,7 +22,6 @@ from bitgate.tools.slice.refusal import NO_ROOM, Refusal
 
 PARTIAL: Final = ".bitgate-partial-"
 MARGIN: Final = 64 << 20
-SLICE_FILE: Final = "bitgate_slice.json"
 
 Progress = Callable[[int, int], None]
 """Called with bytes done and bytes in all; raises to cancel."""

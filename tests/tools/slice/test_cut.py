@@ -19,8 +19,8 @@ from slicing import slice_of
 from bitgate.tools.errors import RequestError
 from bitgate.tools.slice import copying
 from bitgate.tools.slice import cut as cutting
-from bitgate.tools.slice.checkpoint import open_checkpoint
-from bitgate.tools.slice.cut import PARTIAL, SLICE_FILE, remove_abandoned
+from bitgate.tools.slice.checkpoint import SLICE_FILE, open_checkpoint
+from bitgate.tools.slice.cut import PARTIAL, remove_abandoned
 from bitgate.tools.slice.cutter import Order
 from bitgate.tools.slice.header import TensorEntry
 from bitgate.tools.slice.layout import Piece
@@ -43,6 +43,15 @@ def test_tokenizer_and_remote_code_come_along_and_other_weights_do_not(tmp_path:
     found = set(os.listdir(item.result.path))
     assert {"tokenizer.json", "modeling_mine.py", "config.json", SLICE_FILE} <= found
     assert "pytorch_model.bin" not in found
+
+
+def test_a_slice_can_be_sliced_and_tells_its_own_origin(tmp_path: Path) -> None:
+    first = slice_of(write(tmp_path / "model"), tmp_path / "first", layers=[1, 3, 5])
+    second = slice_of(first.result.path, tmp_path / "second", layers=[0, 2])
+    assert len(second.result.files) == len(set(second.result.files)) and second.result.different == ()
+    assert json.loads((second.result.path / SLICE_FILE).read_text(encoding="utf-8")) == {"layers": [0, 2]}
+    deep = second.checkpoint.tensors["model.layers.2.mlp.down_proj.weight"]
+    assert first.layout.mapping["model.layers.5.mlp.down_proj.weight"] == deep.name
 
 
 def test_the_index_says_what_is_in_the_slice(tmp_path: Path) -> None:

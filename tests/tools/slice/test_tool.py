@@ -59,6 +59,8 @@ def test_the_tool_is_registered_under_its_name() -> None:
         {"name": "a/b"},
         {"layers": []},
         {"layers": [-1]},
+        {"layers": "0,x"},
+        {"layers": ""},
         {"max_layers": 0},
         {"odd": 1},
     ],
@@ -66,6 +68,26 @@ def test_the_tool_is_registered_under_its_name() -> None:
 def test_requests_that_cannot_be_are_refused(request_: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         SliceRequest(**request_)
+
+
+@pytest.mark.parametrize(
+    ("given", "layers"), [("0,3,9", [0, 3, 9]), (3, [3]), ([3, 1], [3, 1]), ("4", [4]), ("0, 2", [0, 2])]
+)
+def test_layers_may_be_written_as_on_a_command_line(given: Any, layers: list[int]) -> None:
+    assert SliceRequest(layers=given).layers == layers
+
+
+def test_proofs_may_be_written_as_on_a_command_line() -> None:
+    assert SliceRequest(proofs="window,transformers").proofs == ["window", "transformers"]  # type: ignore[arg-type]
+
+
+def test_a_default_name_that_is_too_long_is_refused_before_a_run_exists(tmp_path: Path) -> None:
+    text = f'[model.{"m" * 60}]\npath = "{write(tmp_path / "model")}"\n'
+    (tmp_path / "bitgate.toml").write_text(text, encoding="utf-8")
+    project = Project.load(tmp_path)
+    with pytest.raises(RequestError, match="default is too long"):
+        plan(project, SliceRequest())
+    plan(project, SliceRequest(name="short"))
 
 
 def test_names_that_are_taken_are_refused_before_a_run_exists(tmp_path: Path) -> None:
