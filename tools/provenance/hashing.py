@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from blake3 import blake3
 
@@ -26,8 +26,7 @@ HELPER_FROM: Final = 2000
 LIST_NAME: Final = "hashes.db"
 
 
-@dataclass(frozen=True)
-class FileKey:
+class FileKey(NamedTuple):
     """What stays the same as long as nobody wrote to a file: writing moves ctime, which no program can set back."""
 
     device: int
@@ -41,10 +40,6 @@ class FileKey:
         """Raises: OSError."""
         seen = os.stat(path)
         return cls(seen.st_dev, seen.st_ino, seen.st_size, seen.st_mtime_ns, seen.st_ctime_ns)
-
-    @property
-    def row(self) -> tuple[int, int, int, int, int]:
-        return self.device, self.inode, self.size, self.mtime_ns, self.ctime_ns
 
 
 @dataclass(frozen=True)
@@ -115,12 +110,12 @@ def _known(connection: sqlite3.Connection, kind: str, keys: dict[str, FileKey]) 
     rows = connection.execute(
         "SELECT device, inode, size, mtime_ns, ctime_ns, digest FROM hashes WHERE kind = ?", (kind,)
     )
-    held = {tuple(row[:5]): row[5] for row in rows}
-    return ((path, held[key.row]) for path, key in keys.items() if key.row in held)
+    held = {row[:5]: row[5] for row in rows}
+    return ((path, held[key]) for path, key in keys.items() if key in held)
 
 
 def _remember(connection: sqlite3.Connection, kind: str, keys: dict[str, FileKey], digests: dict[str, str]) -> None:
-    rows = ((*keys[path].row, kind, digest) for path, digest in digests.items())
+    rows = ((*keys[path], kind, digest) for path, digest in digests.items())
     with connection:
         connection.executemany("INSERT OR REPLACE INTO hashes VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
 
@@ -176,8 +171,10 @@ for path in sys.stdin.buffer.read().split(b"\\0"):
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             found = blake3()
-            while count := os.readv(fd, [buffer]):
-                found.update(view[:count])
+            # A short read of a regular file is its end: most files take one call.
+            while (count := os.readv(fd, [buffer])) == len(buffer):
+                found.update(buffer)
+            found.update(view[:count])
             out.append(f"{os.fstat(fd).st_ctime_ns} {found.hexdigest()}")
         finally:
             os.close(fd)

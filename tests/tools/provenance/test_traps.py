@@ -78,7 +78,7 @@ def test_a_patch_by_an_installed_wheel_is_recorded_and_no_failure(environment: E
 
 
 def test_a_wrapper_that_the_file_itself_applies_is_no_patch(environment: Environment) -> None:
-    cached = "import functools\n\n\n@functools.lru_cache\ndef cached(x):\n    return x\n\n\n"
+    cached = "import functools\n\n\n@functools.cache\ndef cached(x):\n    return x\n\n\n"
     text = cached + "def plain(x):\n    return x\n\n\n"
     (environment.site / "wrapped.py").write_text(
         text + "plain = functools.wraps(plain)(lambda x: x)\n", encoding="utf-8"

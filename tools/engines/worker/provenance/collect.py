@@ -49,7 +49,7 @@ def observation(watched: Iterable[str], *, hash_files: bool = False) -> dict[str
     body["modules"] = modules = _section(imported)
     body["mapped"] = mapped = _section(mapped_files)
     listed = modules if isinstance(modules, list) else []
-    body["replaced"] = _section(lambda: replaced(names))
+    body["replaced"] = _section(lambda: replaced(names, cache_folders(os.environ).values()))
     body["bytecode"] = _section(lambda: bytecode(listed, names))
     body["copies"] = _section(lambda: copies(sys.path))
     body["environment_at_start"] = _section(starting_environment)

@@ -156,12 +156,18 @@ class Replaced:
     """Modules not looked at: the time was over, or their code could not be read."""
 
 
-def replaced(watched: Iterable[str], budget_s: float = BUDGET_S) -> dict[str, Any]:
-    """Functions and methods of watched packages whose code is not that of their file, and who put it there."""
+def replaced(watched: Iterable[str], generated: Iterable[str] = (), budget_s: float = BUDGET_S) -> dict[str, Any]:
+    """Functions and methods of watched packages whose code is not that of their file, and who put it there.
+
+    Modules whose files lie below a folder of `generated` were made at run time; the caches section has those.
+    """
     tops, started, found = set(watched), time.thread_time(), Replaced()
+    made = tuple(os.path.realpath(folder) + os.sep for folder in generated)
     codes = Codes()
     for name, module in sorted(sys.modules.items()):
         if name.partition(".")[0] not in tops or not (file_of(module) or "").endswith(".py"):
+            continue
+        if os.path.realpath(file_of(module) or "").startswith(made):
             continue
         code = codes.of(name) if time.thread_time() - started <= budget_s else None
         if code is None:
