@@ -194,6 +194,11 @@ def test_sides_configured_for_different_dispatch_are_told_apart_by_operator(foun
     assert (operator, untiled.endswith("[rows=all]"), tiled.endswith("[rows=16]")) == ("linear", True, True)
 
 
+def test_a_cache_in_other_blocks_is_told_apart(found: dict[str, Any]) -> None:
+    ((operator, ((usual,), (other,))),) = found["dispatch"]["other_blocks"].items()
+    assert (operator, ",block=128," in usual, ",block=32," in other) == ("attention", True, True)
+
+
 def test_a_compiled_forward_has_a_name(found: dict[str, Any]) -> None:
     assert found["dispatch"]["compiled_forward"] == "dispatched.native_rope"
 

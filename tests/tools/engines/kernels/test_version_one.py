@@ -64,9 +64,10 @@ def test_the_stepped_weights_pass_in_three_legs(evidence: Any) -> None:
     assert {(pair["compared"], pair["different"]) for pair in compared.values()} == {(8 * 24, 0)}
 
 
-def test_both_sides_are_recorded_as_version_1_of_other_weights(evidence: Any, lab: dict[str, Any], case: Any) -> None:
-    models = evidence.models.values()
-    first = case("qwen3", 0).rollout.result["weights"]["digest"]
+def test_both_sides_are_recorded_as_version_1_of_other_weights(evidence: Any, bench: Any) -> None:
+    from bitgate.tools.engines.worker.weights import checkpoint_digest
+
+    models, first = evidence.models.values(), checkpoint_digest(bench.folder / "lab/qwen3").root()
     assert [model.weight_version for model in models] == [1, 1]
     assert len({model.weights_digest for model in models} | {first}) == 2
 

@@ -36,7 +36,7 @@ def describe(
         "parallel": _parallel(config),
         "compilation": _compilation(config),
         "operators": _operators(model),
-        "kernels": engine_kernels(model),
+        "kernels": engine_kernels(model, config.cache_config.block_size),
         "attention": _attention(config),
         "batch_invariant": _invariance(model, platform, invariant, variables),
     }

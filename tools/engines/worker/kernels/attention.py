@@ -115,7 +115,7 @@ class Attention:
 
     @property
     def identity(self) -> str:
-        return attention_name(self._layer)
+        return attention_name(self._layer, self._spec.block_size)
 
     def pack(self, lengths: Sequence[int]) -> Batch:
         return pack(lengths, block_size=self._spec.block_size, longest=self._longest)

@@ -1,7 +1,7 @@
 """What a kernel is called: one spelling for the trainer's table and for the engine that is running.
 
-`engine_kernels(model)` reads it off the rollout engine's loaded model, `Operators.describe()` off the trainer's
-table. Equal strings mean the same function under the same configuration.
+`engine_kernels(model, block_size)` reads it off the rollout engine's loaded model, `Operators.describe()` off the
+trainer's table. Equal strings mean the same function under the same configuration.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ def custom_op_name(layer: Any, ir_operator: str | None = None) -> str:
     return f"{name} -> ir.{ir_operator}[{'>'.join(IrOp.registry[ir_operator].get_priority()) or 'native'}]"
 
 
-def attention_name(layer: Any) -> str:
-    """Backend, instruction set, cache dtype and head shape of a vLLM `Attention` layer."""
+def attention_name(layer: Any, block_size: int) -> str:
+    """Backend, instruction set, cache dtype and blocks, and head shape of a vLLM `Attention` layer."""
     from vllm import envs
 
     return (
-        f"{type(layer.impl).__name__}[isa={getattr(layer, 'isa', 'none')},kv={layer.kv_cache_dtype},"
+        f"{type(layer.impl).__name__}[isa={getattr(layer, 'isa', 'none')},kv={layer.kv_cache_dtype},block={block_size},"
         f"split_kv={int(envs.VLLM_CPU_ATTN_SPLIT_KV)},heads={layer.num_heads}/{layer.num_kv_heads}x{layer.head_size}]"
     )
 
@@ -52,11 +52,11 @@ def experts_name(experts: Any, tile_rows: int | None) -> str:
     return f"{type(experts).__name__}[isa={getattr(experts, 'isa', 'none')},rows={tile_rows or 'all'}]"
 
 
-def engine_kernels(model: Any) -> dict[str, list[str]]:
-    """The same description, of the vLLM model that the rollout engine runs in this process."""
+def engine_kernels(model: Any, block_size: int) -> dict[str, list[str]]:
+    """The same description, of the vLLM model that runs in this process on a KV cache in blocks of `block_size`."""
     found: dict[str, set[str]] = {}
     for module in model.modules():
-        for operator, name in _of_module(module):
+        for operator, name in _of_module(module, block_size):
             found.setdefault(operator, set()).add(name)
     from vllm.v1.sample.sampler import Sampler
 
@@ -64,7 +64,7 @@ def engine_kernels(model: Any) -> dict[str, list[str]]:
     return {operator: sorted(names) for operator, names in sorted(found.items())}
 
 
-def _of_module(module: Any) -> Iterator[tuple[str, str]]:
+def _of_module(module: Any, block_size: int) -> Iterator[tuple[str, str]]:
     kind = type(module).__name__
     if hasattr(module, "cpu_linear") and kind != "VocabParallelEmbedding":
         yield "linear", linear_name(module, module.quant_method, getattr(module, "cpu_linear_tile_rows", None))
@@ -78,7 +78,7 @@ def _of_module(module: Any) -> Iterator[tuple[str, str]]:
     elif hasattr(module, "cos_sin_cache"):
         yield "rotary_embedding", custom_op_name(module)
     elif hasattr(module, "impl") and hasattr(module, "attn_backend"):
-        yield "attention", attention_name(module)
+        yield "attention", attention_name(module, block_size)
     elif hasattr(module, "routed_experts") and hasattr(module, "router"):
         yield "router", function_name(module.router._compute_routing)
     elif hasattr(module, "w13_weight"):

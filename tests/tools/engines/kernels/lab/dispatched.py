@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from shared import equal, model_of, ours, sequences, table
+from shared import equal, model_of, ours, sequences, stack_of, table
 
 # isort: split
 # torch comes after `shared`, which sets the variables that vLLM reads.
@@ -27,11 +27,18 @@ def dispatch(path: Path) -> dict[str, Any]:
         wrong = {name: wrong_kernel(path, given, right, swap) for name, swap in SWAPS.items()}
     return {
         "different": identity.different_kernels(untiled.operators.describe(), tiled.operators.describe()),
+        "other_blocks": identity.different_kernels(RIGHT, {"attention": [attention_in_blocks(path, 32)]}),
         "wrong_kernels": wrong,
         # What vLLM puts in the place of a layer's forward when it compiles it.
         "compiled_forward": identity.function_name(torch.compile(native_rope)),
         "new_row": new_row(path, given, right),
     }
+
+
+def attention_in_blocks(path: Path, size: int) -> str:
+    ops = table.Operators(stack_of(path, block_size=size))
+    name: str = ops.open("attention", heads=4, kv_heads=2, head_dim=64, scale=0.125).identity
+    return name
 
 
 def wrong_kernel(path: Path, given: list[Tensor], right: Tensor, swap: Callable[[Any], Any]) -> dict[str, Any]:
