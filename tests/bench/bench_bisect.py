@@ -88,6 +88,7 @@ def measure(args: argparse.Namespace) -> None:
     """In the engine's interpreter."""
     import torch
     import transformers
+
     from bitgate.tools.engines.worker.job import Job
     from bitgate.tools.engines.worker.probes.observe import observed
     from bitgate.tools.engines.worker.sequences import Sequences
@@ -119,7 +120,8 @@ def measure(args: argparse.Namespace) -> None:
         sizes = {"bfloat16": 2, "float32": 4, "int64": 8}
         dump = sum(4 * args.tokens * entry["width"] * sizes.get(entry["dtype"], 4) for entry in body["points"])
     print(
-        f"hashing {seen['points']} points over the plain forward: {ratio:.2f} (hidden {args.hidden}, {args.layers} layers)"
+        f"hashing {seen['points']} points over the plain forward: {ratio:.2f} "
+        f"(hidden {args.hidden}, {args.layers} layers)"
     )
     print(f"bytes of hashes over a full dump: {100 * written / dump:.2f} % ({written} of {dump})")
 

@@ -19,7 +19,6 @@ from bitgate.tools.bisect.heatmap import draw
 from bitgate.tools.bisect.pairs import Pair, Plan, batch_plan, phase_plan, sides_plan, target_of
 from bitgate.tools.bisect.watch import Watch, watching
 from bitgate.tools.checks.company import forced, long_prompts
-from bitgate.tools.checks.conclude import grade_of
 from bitgate.tools.checks.execute import is_unsupported, model_record, side_record
 from bitgate.tools.checks.select import axes_of
 from bitgate.tools.config.sides import Side
@@ -235,7 +234,7 @@ def _finding(context: RunContext, request: BisectRequest, watch: Watch, outcome:
         summary=summary_of(outcome, verdict),
         next=_next(outcome, reasons),
         figures=figures_of(outcome, tuple(records)),
-        grade=grade_of(results.values()),
+        grade=watch.grade(),
         check=request.check,
         sides=records,
         models={name: record for name, record in models.items() if record is not None},

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from bitgate.store.records import Grade
 from bitgate.tools.bisect.observation import Observation
 from bitgate.tools.bisect.pairs import Leg, Pair, Plan, Start, Watched
 from bitgate.tools.bisect.session import Session, warm
@@ -44,6 +45,11 @@ class Watch:
 
     def results(self) -> dict[str, JobResult]:
         return {name: s.result for name, s in self.sessions.items() if s.result is not None}
+
+    def grade(self) -> Grade:
+        """`observed` when every step ran under bitgate's eyes."""
+        steps = [answer for session in self.sessions.values() for found in session.steps.values() for answer in found]
+        return "observed" if {step.info.get("grade", "observed") for step in steps} == {"observed"} else "attested"
 
     def side_of(self, start: Start) -> Side:
         side = self.sides[start.side]

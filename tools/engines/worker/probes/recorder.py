@@ -59,6 +59,7 @@ class Recorder:
         self._keys: Keys = np.empty((0, 2), np.int64)
         self._tracer: Tracer | None = None
         self._done = False
+        self._last: tuple[Any, Any, Any] = (None, None, None)
 
     @property
     def keys(self) -> Keys:
@@ -125,7 +126,14 @@ class Recorder:
         if len(own) == 0:
             return
         series.keys.append(keys[own])
-        series.sums.append(row_sums(rows))
+        series.sums.append(self._sums(tensor, rows))
+
+    def _sums(self, tensor: Tensor, rows: Tensor) -> Tensor:
+        """One tensor is often two points (a layer's output is the next one's input): its sums are kept until the next."""
+        mark = (tensor.data_ptr(), tuple(rows.shape), tensor.stride(), tensor.dtype, _version(tensor))
+        if mark[-1] is None or mark != self._last[0] or self._last[1] is not tensor:
+            self._last = (mark, tensor, row_sums(rows))
+        return self._last[2]
 
     def save(self, folder: str) -> dict[str, Any]:
         """Writes hashes (one file) and programs (if any); returns what was seen, for the step's info."""
@@ -160,6 +168,11 @@ class Recorder:
             "recomputed_rows_that_differ": unequal,
             "problems": self.problems,
         }
+
+
+def _version(tensor: Tensor) -> int | None:
+    """Counts writes into a tensor; those made under inference mode have none."""
+    return None if tensor.is_inference() else tensor._version
 
 
 def first_of_each(keys: Any, found: Any) -> tuple[Any, int, int]:

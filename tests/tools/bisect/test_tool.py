@@ -1,0 +1,104 @@
+"""The tool as a caller has it, on real engines: where, which class, a proved repro, and a clean pair reported clean."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from pydantic import ValidationError
+
+from bitgate.store import Store
+from bitgate.store.records import Evidence
+from bitgate.tools.bisect_layer import BisectRequest, plan
+from bitgate.tools.config.project import Project
+from bitgate.tools.errors import RequestError
+from bitgate.tools.registry import TOOLS
+from bitgate.tools.runs.control import start_run, wait_run
+
+OWN = Path(__file__).parent / "own_trainer.py"
+WORKLOAD = """
+[workload.short]
+max_tokens = 3
+[workload.short.generator]
+seed = 1
+count = 3
+length = [5, 30]
+vocab = 200
+"""
+
+
+def project_of(root: Path, python: str, model: Path) -> Project:
+    vllm = f'engine = "vllm"\npython = "{python}"\nenv = {{ VLLM_CPU_KVCACHE_SPACE = "1" }}\n'
+    own = f'engine = "python"\npython = "{python}"\nmodule = "{OWN}"\n'
+    text = (
+        f'[model.tiny]\npath = "{model}"\n'
+        f"[side.own]\n{own}options = {{ late = false }}\n"
+        f"[side.late]\n{own}options = {{ late = true }}\n"
+        f"[side.rollout]\n{vllm}options = {{ enforce_eager = true, max_model_len = 128, batch_invariant = true }}\n"
+        f'[side.trainer]\nengine = "vllm_kernels"\npython = "{python}"\n'
+        "options = { enforce_eager = true, max_model_len = 128, batch_invariant = true }\n"
+        f'[side.transformers]\nengine = "transformers"\npython = "{python}"\n{WORKLOAD}'
+    )
+    (root / "bitgate.toml").write_text(text, encoding="utf-8")
+    return Project.load(root)
+
+
+@pytest.fixture
+def project(tmp_path: Path, engine_python: str, tiny: Path) -> Project:
+    return project_of(tmp_path, engine_python, tiny)
+
+
+def evidence_of(project: Project, **request: Any) -> Evidence:
+    async def to_end() -> Any:
+        started = await start_run(project, "bisect_layer", BisectRequest(**request), actor="tester")
+        return await wait_run(project, started.id, 500)
+
+    ended = anyio.run(to_end)
+    with Store.open(project.ledger) as store:
+        assert ended.evidence_id is not None, ended.error
+        return store.get_evidence(ended.evidence_id)
+
+
+def test_the_tool_is_registered_under_its_name() -> None:
+    assert TOOLS.find("bisect_layer").request is BisectRequest
+
+
+@pytest.mark.parametrize(
+    "given", [{}, {"check": "layers"}, {"check": "batch", "sequences": 0}, {"check": "batch", "x": 1}]
+)
+def test_requests_that_cannot_be_are_refused(given: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        BisectRequest(**given)
+
+
+def test_a_side_against_itself_is_refused_before_anything_runs(tmp_path: Path) -> None:
+    project = project_of(tmp_path, "/usr/bin/python3", tmp_path)
+    with pytest.raises(RequestError, match="another side"):
+        plan(project, BisectRequest(check="rollout_vs_trainer", side="own", trainer="own"))
+
+
+@pytest.mark.engine
+def test_a_norm_that_casts_late_is_named_in_two_trainers_of_the_users_own(project: Project) -> None:
+    found = evidence_of(project, check="rollout_vs_trainer", side="own", trainer="late")
+    cause: Any = found.figures["first_cause"]
+    assert (found.verdict, cause["point"], cause["class"]) == ("fail", "layers.1.mlp_norm", "precision"), found.summary
+    assert cause["points_before_equal"] > 10
+    assert found.figures["repro"]["exit_codes"] == [1, 1, 1]  # type: ignore[index, call-overload]
+    assert found.grade == "attested"
+    assert {a.name for a in found.artifacts} >= {"bisect.json", "heatmap.png", "repro/repro.py"}
+    assert len(json.dumps(found.figures)) < 10_000
+
+
+@pytest.mark.engine
+def test_vllm_and_the_trainer_of_its_kernels_are_clean_and_transformers_is_not(project: Project) -> None:
+    clean = evidence_of(project, check="rollout_vs_trainer", side="rollout", trainer="trainer")
+    assert (clean.verdict, clean.reasons) == ("pass", ()), clean.summary
+    assert clean.figures["bytes_recorded"] == 0
+    other = evidence_of(project, check="rollout_vs_trainer", side="rollout", trainer="transformers")
+    cause: Any = other.figures["first_cause"]
+    assert other.verdict == "fail"
+    assert cause["class"] in ("precision", "reduction_order", "unknown"), cause
+    assert other.figures["repro"]["exit_codes"] == [1, 1, 1]  # type: ignore[index, call-overload]
