@@ -14,7 +14,7 @@ KEYS = np.asarray([[s, p] for s in (0, 1) for p in range(5)], np.int64)
 DENSE = [row.name for row in LAYER if row.name not in ("router_logits", "topk_ids", "topk_weights", "expert_out")]
 
 
-def observed(layers: int = 2, drop: tuple[Point, ...] = (), **changed: list[int]) -> Observation:
+def observed(layers: int = 2, drop: tuple[Point, ...] = (), **changed: Any) -> Observation:
     """Every point equal but those of `changed` (name `L_point` or `point`): row numbers with another digest."""
     points: list[Point] = [(BEFORE, n) for n in ("token_ids", "positions", "embed")]
     points += [(layer, name) for layer in range(layers) for name in DENSE]
@@ -30,7 +30,7 @@ def observed(layers: int = 2, drop: tuple[Point, ...] = (), **changed: list[int]
     return seen
 
 
-def cause_of(**changed: list[int]) -> Any:
+def cause_of(**changed: Any) -> Any:
     return localise(observed(), observed(**changed)).cause
 
 

@@ -453,7 +453,11 @@ def _split_toggled(case: Case, report: Report) -> str | None:
             return None
         results.append(result[rows])
     equal = same_bits(*results)
-    report.tried("attention planned without splitting the keys, on both sides", "equal" if equal else "still different")
+    left, before = int(differing(*results).sum()), int(differing(*case.outputs()).sum())
+    report.tried(
+        "attention planned without splitting the keys, on both sides",
+        "equal" if equal else f"{left} rows still differ, of {before} before",
+    )
     return "attention splits the keys by the load (VLLM_CPU_ATTN_SPLIT_KV=0 makes it equal)" if equal else None
 
 

@@ -129,7 +129,7 @@ class Recorder:
         series.sums.append(self._sums(tensor, rows))
 
     def _sums(self, tensor: Tensor, rows: Tensor) -> Tensor:
-        """One tensor is often two points (a layer's output is the next one's input): its sums are kept until the next."""
+        """One tensor is often two points (one layer gives, the next takes it): its sums are kept until the next."""
         mark = (tensor.data_ptr(), tuple(rows.shape), tensor.stride(), tensor.dtype, _version(tensor))
         if mark[-1] is None or mark != self._last[0] or self._last[1] is not tensor:
             self._last = (mark, tensor, row_sums(rows))
