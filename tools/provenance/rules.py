@@ -386,7 +386,9 @@ def unobserved_workers(facts: RankFacts, declared: Declared) -> Iterator[Check]:
 
 def caches(facts: RankFacts, declared: Declared) -> Iterator[Check]:
     """Code made at run time that is older than the code it was made from."""
-    newest = max((m.stat[4] / 1e9 for m in facts.seen.modules or () if m.stat and m.top in WATCHED), default=0.0)
+    made = {cache.file for cache in facts.seen.caches or ()}
+    code = [m for m in facts.seen.modules or () if m.stat and m.top in WATCHED and m.path not in made]
+    newest = max((m.stat[4] / 1e9 for m in code if m.stat), default=0.0)
     old = [c.file for c in facts.seen.caches or () if c.from_cache and c.made_at < newest]
     if old:
         yield Check("caches", "made from the code that runs", f"older than it: {_some(old)}", "jit_cache_older")

@@ -1,0 +1,116 @@
+"""check_provenance and ab_benchmark on a real vLLM, through the command line, on a baseline that was tampered with."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.engine
+MAKER = Path(__file__).parents[3] / "tools" / "engines" / "worker" / "tiny_model.py"
+PATCH = """
+import sys
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name != "vllm.v1.core.sched.utils":
+            return None
+        sys.meta_path.remove(self)
+        import importlib.util, batch_invariant_ops
+        spec = importlib.util.find_spec(name)
+        execute = spec.loader.exec_module
+        def exec_module(module):
+            execute(module)
+            module.check_stop = batch_invariant_ops.wrapped(module.check_stop)
+        spec.loader.exec_module = exec_module
+        return spec
+sys.meta_path.insert(0, Finder())
+"""
+LIBRARY = """def wrapped(function):
+    def slower(*args, **kwargs):
+        return function(*args, **kwargs)
+    return slower
+"""
+CONFIG = """
+[model.tiny]
+path = "tiny"
+[side.clean]
+engine = "vllm"
+python = {python}
+options = {{ enforce_eager = true, max_model_len = 256 }}
+env = {{ VLLM_CPU_KVCACHE_SPACE = "1" }}
+[side.clean.expect]
+backends = {{ "attention.backends" = "CPU_ATTN" }}
+not_loaded = ["batch_invariant_ops"]
+[side.baseline]
+engine = "vllm"
+owner = "consistency"
+python = {python}
+options = {{ enforce_eager = true, max_model_len = 256 }}
+env = {{ VLLM_CPU_KVCACHE_SPACE = "1", PYTHONPATH = {tampered} }}
+[side.baseline.expect]
+not_loaded = ["batch_invariant_ops"]
+[workload.short]
+max_tokens = 4
+[workload.short.generator]
+count = 4
+length = [5, 20]
+vocab = 900
+"""
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Side `baseline` starts Python with a folder that patches vLLM and brings a batch-invariant library."""
+    python = os.environ.get("BITGATE_ENGINE_PYTHON")
+    if not python:
+        pytest.fail("BITGATE_ENGINE_PYTHON names no engine interpreter; run `make engine`, or use `make test`")
+    root = tmp_path_factory.mktemp("project")
+    tampered = root / "tampered"
+    tampered.mkdir()
+    (tampered / "sitecustomize.py").write_text(PATCH, encoding="utf-8")
+    (tampered / "batch_invariant_ops.py").write_text(LIBRARY, encoding="utf-8")
+    text = CONFIG.format(python=json.dumps(python), tampered=json.dumps(str(tampered)))
+    (root / "bitgate.toml").write_text(text, encoding="utf-8")
+    subprocess.run([python, str(MAKER), str(root / "tiny"), "--layers", "2"], check=True, capture_output=True)
+    return root
+
+
+def call(project: Path, *words: str) -> dict[str, Any]:
+    command = [sys.executable, "-m", "bitgate.server", "--project", str(project), "call", *words, "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=540)
+    assert done.stdout, done.stderr[-2000:]
+    answer: dict[str, Any] = json.loads(done.stdout[done.stdout.index("{") :])
+    return answer
+
+
+def test_the_clean_side_passes_and_the_tampered_one_fails_with_who_did_it(project: Path) -> None:
+    answer = call(project, "check_provenance", "side=clean", "other=baseline")
+    assert answer["verdict"] == "fail", answer
+    seen = {reason["code"]: reason["detail"] for reason in answer["reasons"]}
+    # The library is also newer than whatever the machine's compile cache holds.
+    assert set(seen) - {"jit_cache_older"} == {"code_replaced", "expectation_unmet"}, seen
+    assert all(detail.startswith("side baseline:") for detail in seen.values())
+    assert "vllm.v1.core.sched.utils.check_stop" in seen["code_replaced"]
+    assert "batch_invariant_ops.py:2" in seen["code_replaced"]
+    assert answer["grade"] == "observed"
+    assert answer["figures"]["clean"]["checks"].keys() == {"pass"}
+
+
+def test_a_contaminated_baseline_voids_the_measurement_which_is_recorded_all_the_same(project: Path) -> None:
+    answer = call(
+        project, "ab_benchmark", "side=clean", "other=baseline", "blocks=3", "null_blocks=2", "warm_up=1", "turn_s=0"
+    )
+    codes = {reason["code"]: reason["detail"] for reason in answer["reasons"]}
+    assert answer["verdict"] == "invalid", answer
+    assert "batch_invariant_ops" in codes["baseline_contaminated"]
+    assert not {"token_counts_differ", "order_confounded", "clock_jumped", "requests_failed"} & set(codes)
+    figures = answer["figures"]
+    assert (figures["pairs"], figures["method"]) == (6, "t_on_blocks")
+    assert figures["ratio_low"] < figures["ratio"] < figures["ratio_high"]
+    assert figures["clean"]["tokens"] == 3 * 2 * 4 * 4
+    assert {artifact["name"] for artifact in answer["artifacts"]} == {"ab.png", "turns.jsonl", "samples.safetensors"}
