@@ -71,14 +71,14 @@ def run(home: Path, *command: str) -> str:
 
 def report(found: list[dict[str, Any]], seconds: float) -> None:
     total = len(found)
-    shown = [f for f in found if f["found"] is not None]
+    shown = [f for f in found if f["class"] is not None]
     exact = [f for f in shown if f["found"] == f["point"]]
     right = [f for f in exact if f["class"] == f["label"]]
     unknown = [f for f in shown if f["class"] == "unknown"]
-    wrong = [f for f in shown if f["found"] != f["point"] or f["class"] not in (f["label"], "unknown")]
+    wrong = [f for f in shown if f not in unknown and (f["found"], f["class"]) != (f["point"], f["label"])]
     print(f"faults {total}, of which changed bits {len(shown)} ({seconds / max(total, 1):.1f} s each)")
     print(f"exact operator {len(exact)}/{len(shown)}  class right {len(right)}/{len(shown)}")
-    print(f"repro reproduces {sum(bool(f['reproduces']) for f in shown)}/{len(shown)}  unknown {len(unknown)}")
+    print(f"repro reproduces {sum(bool(f.get('reproduces')) for f in shown)}/{len(shown)}  unknown {len(unknown)}")
     print(f"silent wrong answers {len(wrong)}")
     for entry in wrong:
         print(f"  {entry['label']} at {entry['point']}: said {entry['class']} at {entry['found']}")

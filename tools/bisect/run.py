@@ -274,5 +274,5 @@ def _artifacts(context: RunContext, outcome: Outcome) -> tuple[ArtifactRef, ...]
         path = context.folder / "repro" / name
         if path.exists():
             media = "text/x-python" if name.endswith(".py") else "application/octet-stream"
-            made.append(context.artifacts.put_file(path, name=f"repro/{name}", media_type=media))
+            made.append(context.artifacts.put_file(path, name=name, media_type=media))
     return tuple(made)

@@ -88,7 +88,7 @@ def test_a_norm_that_casts_late_is_named_in_two_trainers_of_the_users_own(projec
     assert cause["points_before_equal"] > 10
     assert found.figures["repro"]["exit_codes"] == [1, 1, 1]  # type: ignore[index, call-overload]
     assert found.grade == "attested"
-    assert {a.name for a in found.artifacts} >= {"bisect.json", "heatmap.png", "repro/repro.py"}
+    assert {a.name for a in found.artifacts} >= {"bisect.json", "heatmap.png", "repro.py"}
     assert len(json.dumps(found.figures)) < 10_000
 
 
