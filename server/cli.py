@@ -74,7 +74,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
     _fill_closed_streams()
     _leave_quietly_on_closed_pipe()
     try:
+        code = _exit_code(arguments)
+        sys.stdout.flush()
+    except OSError as error:
+        click.echo(f"bitgate: {error}. Make room or give access there, then call again.", err=True)
+        code = EXIT_INTERNAL
+        _drop_what_cannot_be_written()
+    sys.exit(code)
+
+
+def _exit_code(arguments: Sequence[str] | None) -> int:
+    """Runs the command; every way it can end has its code."""
+    try:
         code = cli.main(args=arguments, prog_name="bitgate", standalone_mode=False)
+    except SystemExit as left:
+        code = left.code
     except click.ClickException as error:
         error.show()
         code = error.exit_code
@@ -83,10 +97,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except (BitgateError, StoreError) as error:
         click.echo(f"bitgate: {error}", err=True)
         code = exit_for(error)
-    except OSError as error:
-        click.echo(f"bitgate: {error}. Make room or give access there, then call again.", err=True)
-        code = EXIT_INTERNAL
-    sys.exit(code if isinstance(code, int) else 0)
+    return code if isinstance(code, int) else 0
+
+
+def _drop_what_cannot_be_written() -> None:
+    """Python would try again at its end, and leave with its own code."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
 
 
 def _fill_closed_streams() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -85,6 +86,11 @@ def connect(project: Path, server_env: dict[str, str]) -> Connect:
     return session
 
 
+def _heed_interrupts() -> None:
+    """A suite that runs in the background hands down that SIGINT is ignored."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @pytest.fixture
 def spawn(project: Path, server_env: dict[str, str]) -> Iterator[Spawn]:
     """Starts processes whose pipes the test holds itself; they are gone afterwards."""
@@ -93,7 +99,10 @@ def spawn(project: Path, server_env: dict[str, str]) -> Iterator[Spawn]:
     def start(*words: str, env: dict[str, str] | None = None) -> Process:
         pipe = subprocess.PIPE
         full = command(project, *words)
-        started.append(subprocess.Popen(full, stdin=pipe, stdout=pipe, stderr=pipe, env=env or server_env))
+        process = subprocess.Popen(
+            full, stdin=pipe, stdout=pipe, stderr=pipe, env=env or server_env, preexec_fn=_heed_interrupts
+        )
+        started.append(process)
         return started[-1]
 
     yield start
