@@ -128,9 +128,10 @@ def chromium_path() -> str | None:
     return named or next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
 
-@pytest.fixture(scope="session")
+# Not for the session: while Playwright runs, no other event loop can in this thread.
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    """One Chromium for all tests; each gets its own context."""
+    """One Chromium for a module's tests; each gets its own context."""
     from playwright.sync_api import sync_playwright
 
     path = chromium_path()
