@@ -240,8 +240,10 @@ def new_world(ssh_keys: dict[str, Path]) -> Iterator[Callable[[Path, str], World
 
 
 @pytest.fixture
-def world(new_world: Callable[[Path, str], World], tmp_path: Path, signers: str) -> World:
-    return new_world(tmp_path / "ledger.db", signers)
+def world(new_world: Callable[[Path, str], World], tmp_path: Path, signers: str) -> Iterator[World]:
+    made = new_world(tmp_path / "ledger.db", signers)
+    yield made
+    made.store.close()
 
 
 DERIVING = [item for item in TRIGGERS if "AFTER INSERT" in item.sql]

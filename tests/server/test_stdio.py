@@ -52,7 +52,10 @@ class Wire:
         raise AssertionError(f"no answer to {id}; got {self.seen[-500:]!r}")
 
     def _read(self, deadline: float) -> bytes:
-        ready, _, _ = select.select([self.process.stdout], [], [], max(0.0, deadline - time.monotonic()))
+        # Not select(), which knows no descriptor above 1023.
+        poll = select.poll()
+        poll.register(self.process.stdout, select.POLLIN)
+        ready = poll.poll(1000 * max(0.0, deadline - time.monotonic()))
         data = os.read(self.process.stdout.fileno(), 65536) if ready else b""
         assert data or not ready, f"the server is gone: {self.process.poll()}"
         self.seen += data

@@ -176,7 +176,12 @@ async def test_resources_are_evidence_artifacts_logs_and_guides(connect: Any) ->
         texts = [(await client.read_resource(uri)).contents[0].text for uri in guides]
         [artifact] = (await client.read_resource(answer["artifacts"][0]["uri"])).contents
 
-    assert templates == {"bitgate://evidence/{id}", "bitgate://runs/{id}/log", "bitgate://artifacts/{digest}"}
+    assert templates == {
+        "bitgate://evidence/{id}",
+        "bitgate://gates/{id}",
+        "bitgate://runs/{id}/log",
+        "bitgate://artifacts/{digest}",
+    }
     assert "bitgate://guides/start" in guides and all(len(guide) > 100 for guide in texts)
     assert artifact.blob == "c2VxdWVuY2UsdG9rZW4KMCwxCg=="
 

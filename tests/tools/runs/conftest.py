@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -11,7 +11,15 @@ from bitgate.tools.config.project import Project
 TINY = Path(__file__).parent / "tiny"
 sys.path.insert(0, str(TINY))
 
+import tiny_setup  # noqa: E402
 from tiny_runs import Ended, run_to_end  # noqa: E402
+
+
+@pytest.fixture(autouse=True, scope="module")
+def tiny_tool() -> Iterator[None]:
+    undo = tiny_setup.install()
+    yield
+    undo()
 
 
 @pytest.fixture

@@ -7,14 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import anyio
-import tiny_setup
 
 from bitgate.store import Store
 from bitgate.store.records import Evidence, Run
 from bitgate.tools.config.project import Project
 from bitgate.tools.runs.control import run_folder, start_run, wait_run
-
-tiny_setup.install()
 
 
 @dataclass(frozen=True)
