@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from bitgate.tools.config.digests import NUMERIC_PREFIXES
+
 pytestmark = pytest.mark.engine
 MAKER = Path(__file__).parents[3] / "tools" / "engines" / "worker" / "tiny_model.py"
 PATCH = """
@@ -82,7 +84,9 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def call(project: Path, *words: str) -> dict[str, Any]:
     command = [sys.executable, "-m", "bitgate.server", "--project", str(project), "call", *words, "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=540)
+    # What the machine itself sets (OPENBLAS_CORETYPE, say) would rightly be found undeclared.
+    env = {name: value for name, value in os.environ.items() if not name.startswith(NUMERIC_PREFIXES)}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=540, env=env)
     assert done.stdout, done.stderr[-2000:]
     answer: dict[str, Any] = json.loads(done.stdout[done.stdout.index("{") :])
     return answer
