@@ -102,7 +102,8 @@ def test_the_clean_side_passes_and_the_tampered_one_fails_with_who_did_it(projec
     assert "vllm.v1.core.sched.utils.check_stop" in seen["code_replaced"]
     assert "batch_invariant_ops.py:2" in seen["code_replaced"]
     assert answer["grade"] == "observed"
-    assert answer["figures"]["clean"]["checks"].keys() == {"pass"}
+    # What a machine does not let be observed is inconclusive there; nothing on the clean side is found wrong.
+    assert "pass" in answer["figures"]["clean"]["checks"] and "fail" not in answer["figures"]["clean"]["checks"]
 
 
 def test_a_contaminated_baseline_voids_the_measurement_which_is_recorded_all_the_same(project: Path) -> None:
