@@ -13,9 +13,11 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
-from bitgate.tools.engines.worker.probes.classify import Case, classify
-from bitgate.tools.engines.worker.probes.program import Program, Tracer
+from bitgate.tools.engines.worker.probes.classify import classify
+from bitgate.tools.engines.worker.probes.experiments.case import Case
+from bitgate.tools.engines.worker.probes.program import Program
 from bitgate.tools.engines.worker.probes.rows import Shared
+from bitgate.tools.engines.worker.probes.tracer import Tracer
 
 ROWS = 12
 Run = Callable[..., Any]

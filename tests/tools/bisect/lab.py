@@ -26,11 +26,12 @@ from bitgate.tools.bisect.cause import localise
 from bitgate.tools.bisect.observation import read_observation
 from bitgate.tools.bisect.pairs import target_of
 from bitgate.tools.engines.worker.job import Job
-from bitgate.tools.engines.worker.probes.classify import Case, classify
+from bitgate.tools.engines.worker.probes.classify import classify
+from bitgate.tools.engines.worker.probes.experiments.case import Case
 from bitgate.tools.engines.worker.probes.observe import observed
-from bitgate.tools.engines.worker.probes.program import load_program
 from bitgate.tools.engines.worker.probes.repro import script, shrunk, write_repro
 from bitgate.tools.engines.worker.probes.rows import shared_rows
+from bitgate.tools.engines.worker.probes.stored import load_program
 from bitgate.tools.engines.worker.sequences import Sequences
 from bitgate.tools.engines.worker.table import load_engine
 

@@ -13,10 +13,11 @@ import torch
 from ..engine import EngineError, Perturbation, Step, StepRows
 from ..job import Job
 from ..sequences import Sequences
-from .classify import Case, Report, classify
-from .program import load_program
+from .classify import classify
+from .experiments.case import Case, Report
 from .repro import shrunk, write_repro
 from .rows import differing, shared_rows
+from .stored import load_program
 
 
 class BisectProbe:

@@ -14,7 +14,9 @@ from safetensors.numpy import save_file
 from torch import Tensor
 
 from .hashing import digests, row_sums, salt_of
-from .program import Program, Tracer, save_programs
+from .program import Program
+from .stored import save_programs
+from .tracer import Tracer
 
 Keys = Any
 """int64 [R, 2]: (sequence, position) of each row of a forward; -1 for rows of nobody we asked for."""

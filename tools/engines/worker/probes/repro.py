@@ -18,7 +18,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from .classify import Case
+from .experiments.case import Case
 from .program import Program
 from .rows import rows_of, same_bits
 from .shrink import fewest_rows

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .program import Tracer
 from .taps import AFTER, BEFORE, Taps, first, layers_of
+from .tracer import Tracer
 
 PLANS = 4
 

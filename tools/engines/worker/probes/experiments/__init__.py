@@ -1,0 +1,1 @@
+"""What is tried on two recorded programs, one module a question."""

@@ -1,0 +1,55 @@
+"""Two programs of one region, and the report of what experiments on them showed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+from ..program import Program
+from ..rows import Shared
+
+
+@dataclass
+class Report:
+    label: str = "unknown"
+    mechanism: str = ""
+    faulty: str | None = None
+    leaf: dict[str, Any] = field(default_factory=dict)
+    experiments: list[dict[str, str]] = field(default_factory=list)
+    excluded: list[str] = field(default_factory=list)
+    rounding: bool | None = None
+    """In float64 both programs compute the same function; None where that could not be tried."""
+
+    def tried(self, name: str, result: str) -> None:
+        self.experiments.append({"experiment": name, "result": result[:300]})
+
+    def is_(self, label: str, mechanism: str, faulty: str | None = None) -> bool:
+        self.label, self.mechanism, self.faulty = label, mechanism[:400], faulty
+        return True
+
+    def excludes(self, label: str) -> bool:
+        self.excluded.append(label)
+        return False
+
+
+@dataclass(frozen=True)
+class Case:
+    """Two programs of the same region; `same_side`: one engine under two conditions."""
+
+    kind: str
+    a: Program
+    b: Program
+    shared: Shared
+    same_side: bool
+    names: tuple[str, str] = ("a", "b")
+
+    def outputs(self) -> tuple[Tensor, Tensor]:
+        """The common rows of both outputs, as the engines had them."""
+        a, b = (p.expected.reshape(p.expected.shape[0], -1) for p in (self.a, self.b))
+        return a[self.shared.a], b[self.shared.b]
+
+    def inputs(self, side: int) -> dict[str, Tensor]:
+        program, rows = ((self.a, self.shared.a), (self.b, self.shared.b))[side]
+        return {n: t.reshape(t.shape[0], -1)[rows] for n, t in program.canonical.items()}

@@ -1,0 +1,109 @@
+"""The same operators, weights and row: does the row's company change its bits?"""
+
+from __future__ import annotations
+
+from ..products import order_of
+from ..program import Op, Program
+from ..rows import differing, rows_of, same_bits
+from ..shrink import with_rows
+from ..toggles import operators
+from .case import Case, Report
+from .leaf import plain_name
+from .order import say_orders
+from .replay import attempt
+from .tables import same_table, tables
+
+
+def batch(case: Case, report: Report) -> bool:
+    """The same operators with the same weights and the same row: only the row's company is different."""
+    a, b = operators(case.a), operators(case.b)
+    same = [plain_name(op.name) for _, op in a] == [plain_name(op.name) for _, op in b]
+    held = all(any(same_table(t, o) for o in tables(case.b)) for t in tables(case.a))
+    if not (same and held):
+        if case.same_side:
+            report.tried("operators of the two conditions", "other kernels are called")
+            return report.is_(
+                "batch_variance", "one side takes other kernels under the two conditions: " + _difference(a, b)
+            )
+        return False
+    shapes = _shapes(case)
+    if shapes[0] == shapes[1] and not _attention(case.a):
+        report.tried("operators, weights and shapes", "all the same, and yet other bits")
+        return False
+    split = _split_toggled(case, report)
+    if split:
+        return report.is_("batch_variance", split)
+    orders = [
+        order_of(p, int(rows[case.shared.target])) for p, rows in ((case.a, case.shared.a), (case.b, case.shared.b))
+    ]
+    if orders[0] and orders[1]:
+        say_orders(case, report, orders)
+        if orders[0]["order"] != orders[1]["order"]:
+            rows = " and ".join(str(o["rows"]) for o in orders if o)
+            return report.is_("batch_variance", f"{orders[0]['operator']} sums in another order for {rows} rows")
+    if _cut_equal(case, report):
+        return report.is_("batch_variance", "the row's bits change with the number of rows beside it")
+    if case.same_side and "input_layout" in report.excluded and shapes[0] != shapes[1]:
+        return report.is_(
+            "batch_variance", f"{_first(report)} gives this row other bits in other company; how is not shown"
+        )
+    return False
+
+
+def _first(report: Report) -> str:
+    return str(report.leaf.get("first") or "a kernel of the region")
+
+
+def _difference(a: list[tuple[int, Op]], b: list[tuple[int, Op]]) -> str:
+    ours, theirs = {op.name for _, op in a}, {op.name for _, op in b}
+    return f"{', '.join(sorted(ours - theirs)) or 'none'} against {', '.join(sorted(theirs - ours)) or 'none'}"
+
+
+def _shapes(case: Case) -> list[list[list[int]]]:
+    return [[list(p.values[n].shape) for n in p.inputs.values()] for p in (case.a, case.b)]
+
+
+def _attention(program: Program) -> bool:
+    return any("attention" in op.name for op in program.ops)
+
+
+def _split_toggled(case: Case, report: Report) -> str | None:
+    """vLLM's CPU attention: plan the work without splitting the keys, on both sides."""
+    plans = [op for op in (*case.a.ops, *case.b.ops) if op.name == "_C.get_scheduler_metadata.default"]
+    if not plans or not any(op.args[10] for op in plans):
+        return None
+    results = []
+    for program, rows in ((case.a, case.shared.a), (case.b, case.shared.b)):
+        ops = [
+            Op(op.name, [*op.args[:10], False, *op.args[11:]], op.kwargs, op.outs, op.writes) if op in plans else op
+            for op in program.ops
+        ]
+        changed = Program(
+            ops, program.inputs, program.output, program.values, program.expected, program.rows, program.notes
+        )
+        result = rows_of(changed.result(), len(program.rows))
+        if result is None:
+            return None
+        results.append(result[rows])
+    equal = same_bits(*results)
+    left, before = int(differing(*results).sum()), int(differing(*case.outputs()).sum())
+    report.tried(
+        "attention planned without splitting the keys, on both sides",
+        "equal" if equal else f"{left} rows still differ, of {before} before",
+    )
+    return "attention splits the keys by the load (VLLM_CPU_ATTN_SPLIT_KV=0 makes it equal)" if equal else None
+
+
+def _cut_equal(case: Case, report: Report) -> bool:
+    """The larger program cut to the rows of the smaller one: if that gives the smaller one's bits, company matters."""
+    small, large, places = (case.a, case.b, case.shared.b)
+    wanted = case.outputs()[0]
+    if len(case.a.rows) > len(case.b.rows):
+        small, large, places, wanted = case.b, case.a, case.shared.a, case.outputs()[1]
+    cut = with_rows(large, places.tolist())
+    result = rows_of(attempt(cut), len(cut.rows)) if cut is not None else None
+    if result is None or len(small.rows) != len(places):
+        return False
+    equal = same_bits(result, wanted)
+    report.tried("the larger batch cut to the rows of the smaller", "the smaller one's bits" if equal else "other bits")
+    return equal

@@ -1,0 +1,77 @@
+"""Is it one function at all: in float64, against the declared formula, through a transform of equal logits?"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from .. import oracle
+from ..heads import explained_logprobs
+from ..wide import SAME, apart, computed_in
+from .case import Case, Report
+
+FAR = 16.0
+"""Times the rounding bound: a result further than this from the formula was not made by it."""
+
+
+def post_processing(case: Case, report: Report) -> bool:
+    if case.kind != "logprob":
+        return False
+    logits = next((t for n, t in case.inputs(0).items() if n.endswith("logits")), None)
+    if logits is None:
+        return False
+    said = explained_logprobs(logits, *case.outputs())
+    report.tried("temperature, padded lanes and other transforms of the same logits", said or "none explains it")
+    return report.is_("post_processing", said) if said else report.excludes("post_processing")
+
+
+def function_apart(case: Case, report: Report) -> bool:
+    """In float64 without casts: other values there mean another function, which rounding cannot explain."""
+    wide = [computed_in(program, torch.float64) for program in (case.a, case.b)]
+    if wide[0] is None or wide[1] is None:
+        report.tried("both in float64 without casts", "not possible: a kernel that is not torch's own")
+        return False
+    far = apart(wide[0][case.shared.a], wide[1][case.shared.b])
+    report.tried(
+        "both in float64 without casts", f"{'the same function' if far < SAME else 'other functions'} ({far:.2g})"
+    )
+    report.rounding = far < SAME
+    if report.rounding:
+        return False
+    # Stays only if nothing below finds the reason.
+    report.mechanism = "even in float64 the two compute other functions; which of them is right is not known"
+    return _transposed(case, report, wide[1][case.shared.b])
+
+
+def _transposed(case: Case, report: Report, wanted: Tensor) -> bool:
+    """A square table used the other way round explains it, if turning it makes them one function in float64."""
+    given = set(case.a.inputs.values())
+    for table, value in case.a.values.items():
+        if table in given or value.ndim != 2 or value.shape[0] != value.shape[1] or not value.is_floating_point():
+            continue
+        turned = replace(case.a, values={**case.a.values, table: value.t().contiguous()})
+        result = computed_in(turned, torch.float64)
+        if result is not None and apart(result[case.shared.a], wanted) < SAME:
+            report.tried(f"a table of shape {list(value.shape)} turned, in float64", "the same function")
+            return report.is_("semantic", f"a table of shape {list(value.shape)} is transposed on one side")
+    return False
+
+
+def semantic(case: Case, report: Report) -> bool:
+    far: dict[str, float] = {}
+    for side, (name, program) in enumerate(zip(case.names, (case.a, case.b), strict=True)):
+        output = case.outputs()[side]
+        found = oracle.truth(case.kind, program, case.inputs(side), output)
+        if found is None or not output.is_floating_point():
+            report.tried(f"{name}: against its formula in float64", "no formula is declared for this operator")
+            return False
+        far[name] = float(oracle.errors(output, found).max())
+        report.tried(f"{name}: {found.formula} in float64", f"largest error {far[name]:.3g} times the rounding bound")
+    wrong = [name for name, error in far.items() if error > FAR]
+    if len(wrong) == 1:
+        return report.is_(
+            "semantic", f"{wrong[0]} is {far[wrong[0]]:.3g} times the rounding bound from the formula", wrong[0]
+        )
+    return report.excludes("semantic") if not wrong and report.rounding is not False else False

@@ -1,0 +1,53 @@
+"""Programs as files: tensors in safetensors, operators beside them as JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from .program import Op, Program
+
+
+def save_programs(folder: str, programs: Sequence[Program]) -> None:
+    os.makedirs(folder, exist_ok=True)
+    for number, program in enumerate(programs):
+        tensors = {f"value.{n}": v for n, v in program.values.items()} | {"expected": program.expected}
+        tensors |= {f"canonical.{n}": v for n, v in program.canonical.items()}
+        strides = {n: list(t.stride()) for n, t in tensors.items() if not t.is_contiguous()}
+        save_file(
+            {n: t.detach().cpu().contiguous().clone() for n, t in tensors.items()},
+            os.path.join(folder, f"program{number}.safetensors"),
+        )
+        body = {
+            "ops": [[op.name, op.args, op.kwargs, op.outs, list(op.writes)] for op in program.ops],
+            "inputs": program.inputs,
+            "output": program.output,
+            "rows": program.rows,
+            "notes": {**program.notes, "strides": strides},
+        }
+        with open(os.path.join(folder, f"program{number}.json"), "w", encoding="utf-8") as file:
+            json.dump(body, file, allow_nan=False)
+
+
+def load_program(folder: str, number: int = 0) -> Program:
+    tensors = load_file(os.path.join(folder, f"program{number}.safetensors"))
+    with open(os.path.join(folder, f"program{number}.json"), encoding="utf-8") as file:
+        body = json.load(file)
+    tensors = {name: restrided(t, body["notes"]["strides"].get(name)) for name, t in tensors.items()}
+    values = {name.removeprefix("value."): t for name, t in tensors.items() if name.startswith("value.")}
+    ops = [Op(name, args, kwargs, outs, tuple(writes)) for name, args, kwargs, outs, writes in body["ops"]]
+    canonical = {n.removeprefix("canonical."): t for n, t in tensors.items() if n.startswith("canonical.")}
+    return Program(
+        ops, body["inputs"], body["output"], values, tensors["expected"], body["rows"], body["notes"], canonical
+    )
+
+
+def restrided(tensor: Tensor, stride: list[int] | None) -> Tensor:
+    if stride is None or 0 in stride:
+        return tensor
+    return torch.empty_strided(tensor.shape, stride, dtype=tensor.dtype).copy_(tensor)

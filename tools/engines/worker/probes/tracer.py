@@ -1,0 +1,254 @@
+"""Operators noted as they run: torch's dispatcher sees each, and tensors get names as they pass points.
+
+Every operator that reaches the dispatcher is noted, in-place ones and vLLM's custom ones included; operators that are
+Python inside are entered where the table names them. A region is what lies between the tensors at its input points and
+the tensor at its output point; whatever else it reads (weights, tables, caches) is kept as a constant, cloned before
+the operator could write to it.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from .program import Op, Point, Program, copied, tensors_of
+
+ATTENTION = "vllm.model_executor.layers.attention.attention"
+ENTERED = {
+    "bitgate.tiled_product.default": "..tiles:_tiled_product",
+    "vllm.unified_attention_with_output.default": f"{ATTENTION}:unified_attention_with_output",
+    "vllm.unified_kv_cache_update.default": f"{ATTENTION}:unified_kv_cache_update",
+}
+"""Operators that are Python inside, and their functions: called as such, since torch would hand them to us again."""
+CONSTANT_LIMIT = 1 << 28
+HANDLERS = ("onednn_mm",)
+"""Operators whose int64 scalar argument points to a packed weight inside the process."""
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A tensor at a point: `name` is the engine's own, `shown` its canonical view [R, …], with their values then."""
+
+    name: str
+    shown: str
+    at: int
+    raw: Tensor
+    canonical: Tensor
+
+
+class Tracer(TorchDispatchMode):
+    """Notes what runs while it is active (`with tracer:`); `mark` names tensors as they pass points."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ops: list[Op] = []
+        self.values: dict[str, Tensor] = {}
+        self.marks: dict[Point, Mark] = {}
+        self.paused = 0
+        self.active = False
+        self.refused: dict[str, str] = {}
+        self.handlers: dict[str, list[int]] = {}
+        self.substitute: Callable[[Tensor], Tensor | None] = lambda _: None
+        self.recipes: dict[int, tuple[str, list[Any], Any]] = {}
+        self._guards: list[Any] = []
+        self._resized: dict[str, tuple[int, int]] = {}
+        self._names: dict[int, str] = {}
+        self._alias: dict[str, str] = {}
+        self._keep: list[Any] = []
+        self._count = 0
+
+    def __enter__(self) -> Any:
+        self.active = True
+        # vLLM defines some CPU kernels for all keys at once: with autograd's key in the way they would run unseen.
+        self._guards.append(None if torch.is_grad_enabled() else torch._C._AutoDispatchBelowAutograd())
+        return super().__enter__()
+
+    def __exit__(self, *args: Any) -> None:
+        super().__exit__(*args)
+        self._guards.pop()
+        self.active = False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if self.paused:
+            return func(*args, **kwargs)
+        name = str(func)
+        if name in ENTERED:
+            return self._enter(name, args, kwargs)
+        encoded = self._sized(self._encode(name, list(args))), {k: self._encode(name, v) for k, v in kwargs.items()}
+        writes = tuple(self._written(func, args, kwargs))
+        if name.split(".")[1] in HANDLERS:
+            self._handler(func, args)
+        result = func(*args, **kwargs)
+        outs = result if isinstance(result, tuple | list) else [result]
+        shared = self._aliased(func, args)
+        names = [self._output(o, shared) if isinstance(o, Tensor) else None for o in outs]
+        self.ops.append(Op(name, encoded[0], encoded[1], names, writes))
+        return result
+
+    def _enter(self, name: str, args: Any, kwargs: Any) -> Any:
+        module, _, attribute = ENTERED[name].partition(":")
+        run = getattr(importlib.import_module(module, __package__), attribute)
+        with self:
+            result = run(*args, **kwargs)
+        self.active = True
+        return result
+
+    def mark(self, point: Point, raw: Tensor, canonical: Tensor) -> None:
+        name = self._names.get(id(raw)) or self._external(raw)
+        self.paused += 1
+        # A view made outside of the trace is not known; what the engine itself holds is compared then.
+        shown = self._names.get(id(canonical), name)
+        self.marks[point] = Mark(name, shown, len(self.ops), copied(raw), canonical.detach().clone())
+        self.paused -= 1
+
+    def _encode(self, op: str, value: Any) -> Any:
+        if isinstance(value, Tensor):
+            return {"t": self._names.get(id(value)) or self._external(value)}
+        if isinstance(value, list | tuple):
+            return [self._encode(op, item) for item in value]
+        if isinstance(value, torch.dtype | torch.device | torch.layout | torch.memory_format):
+            return {type(value).__name__: str(value).removeprefix("torch.")}
+        if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
+            return {"float": str(value)}
+        if value is None or isinstance(value, bool | int | float | str):
+            return value
+        self.refused[op] = f"an argument of type {type(value).__name__} cannot be kept"
+        return None
+
+    def _sized(self, args: list[Any]) -> list[Any]:
+        """The sizes in a view of a constant that was cut: its own first size is another now."""
+        first = args[0] if args else None
+        cut = self._resized.get(first["t"]) if isinstance(first, dict) and "t" in first else None
+        if cut is None:
+            return args
+        return [[cut[1] if size == cut[0] else size for size in a] if isinstance(a, list) else a for a in args]
+
+    def _external(self, tensor: Tensor) -> str:
+        recipe = self.recipes.get(tensor.data_ptr())
+        if recipe is not None:
+            # A blob with pointers inside: kept as the call that made it.
+            encoded = self._encode(recipe[0], recipe[1])
+            name = self._name(tensor)
+            self.ops.append(Op(recipe[0], encoded, {}, [name]))
+            return name
+        name = self._name(tensor)
+        value = self.substitute(tensor)
+        if value is not None and value.shape[:1] != tensor.shape[:1]:
+            self._resized[name] = (int(tensor.shape[0]), int(value.shape[0]))
+        if value is None:
+            if tensor.numel() * tensor.element_size() > CONSTANT_LIMIT:
+                self.refused[name] = f"a constant of shape {list(tensor.shape)} is too large to keep"
+                value = tensor.new_zeros(0)
+            else:
+                value = tensor
+        with torch.no_grad():
+            self.paused += 1
+            self.values[name] = copied(value)
+            self.paused -= 1
+        return name
+
+    def _name(self, tensor: Tensor) -> str:
+        self._count += 1
+        name = f"v{self._count}"
+        self._names[id(tensor)] = name
+        self._keep.append(tensor)
+        self._alias[name] = name
+        return name
+
+    def _output(self, tensor: Tensor, shared: list[str]) -> str:
+        name = self._names.get(id(tensor))
+        if name is not None:
+            return name
+        name = self._name(tensor)
+        if shared:
+            self._alias[name] = self._root(shared[0])
+        return name
+
+    def _root(self, name: str) -> str:
+        while self._alias.get(name, name) != name:
+            name = self._alias[name]
+        return name
+
+    def _aliased(self, func: Any, args: Any) -> list[str]:
+        """Arguments that an output is a view of."""
+        if not any(r.alias_info is not None for r in func._schema.returns):
+            return []
+        pairs = zip(func._schema.arguments, args, strict=False)
+        found = [a for s, a in pairs if s.alias_info is not None and isinstance(a, Tensor)]
+        return [self._names[id(a)] for a in found if id(a) in self._names]
+
+    def _written(self, func: Any, args: Any, kwargs: Any) -> Iterator[str]:
+        for position, argument in enumerate(func._schema.arguments):
+            if argument.alias_info is None or not argument.alias_info.is_write:
+                continue
+            value = args[position] if position < len(args) else kwargs.get(argument.name)
+            for tensor in value if isinstance(value, list | tuple) else [value]:
+                if isinstance(tensor, Tensor) and id(tensor) in self._names:
+                    yield self._root(self._names[id(tensor)])
+
+    def _handler(self, func: Any, args: Any) -> None:
+        """The packed weight behind a handle, read back by multiplying with the identity (exact)."""
+        out, x, _, handle = args[:4]
+        name = self._names[id(handle)]
+        if name in self.handlers:
+            return
+        size = int(x.shape[-1])
+        with torch.no_grad():
+            self.paused += 1
+            eye = torch.eye(size, dtype=x.dtype)
+            read = torch.empty(size, out.shape[-1], dtype=x.dtype)
+            func(read, eye, None, handle)
+            self.values[name] = read.t().contiguous()
+            self.paused -= 1
+        self.handlers[name] = [int(out.shape[-1]), size]
+
+    def program(self, inputs: Sequence[Point], output: Point, keys: Any) -> Program | None:
+        """The operators from the marks of `inputs` (those that passed) to the mark of `output`."""
+        if output not in self.marks:
+            return None
+        end = self.marks[output]
+        passed = {point: self.marks[point] for point in inputs if point in self.marks}
+        stops = {self._root(mark.name): mark.at for mark in passed.values()}
+        ops, read = self._backwards(self._root(end.shown), end.at, stops)
+        read += [] if any(end.shown in op.outs for op in ops) else [end.shown]
+        values = {name: self.values[name] for name in read if name in self.values}
+        values |= {mark.name: mark.raw for mark in passed.values()}
+        produced = {o for op in ops for o in op.outs if o is not None}
+        notes = {
+            "handlers": {n: v for n, v in self.handlers.items() if n in values},
+            "refused": {k: v for k, v in self.refused.items() if k in values or any(k == op.name for op in ops)},
+            "missing": sorted(name for name in read if name not in values and name not in produced),
+            "output": list(output),
+        }
+        names = {f"{layer}.{name}": mark.name for (layer, name), mark in passed.items()}
+        canonical = {f"{layer}.{name}": mark.canonical for (layer, name), mark in passed.items()}
+        return Program(ops, names, end.shown, values, end.canonical, keys.tolist(), notes, canonical)
+
+    def _backwards(self, root: str, end: int, stops: dict[str, int]) -> tuple[list[Op], list[str]]:
+        """Ops that the output depends on, walking back from it; views of a wanted tensor belong to it."""
+        wanted = {root}
+        kept: list[Op] = []
+        for number in range(end - 1, -1, -1):
+            op = self.ops[number]
+            made = {self._root(name) for name in op.outs if name is not None} | set(op.writes)
+            live = {r for r in made & wanted if number >= stops.get(r, -1)}
+            if not live:
+                continue
+            kept.append(op)
+            wanted |= {self._root(name) for name in tensors_of(op)}
+        kept.reverse()
+        produced: set[str] = set()
+        read: list[str] = []
+        for op in kept:
+            read += [name for name in tensors_of(op) if name not in produced and name not in read]
+            produced |= {o for o in op.outs if o is not None}
+        if not kept:
+            read = [root]
+        return kept, read
