@@ -58,129 +58,95 @@ def drop(config: Json, *names: str) -> None:
 
 
 @dataclass(frozen=True)
-class Count:
+class Named:
+    """One key: what `kept` makes of its value takes its place; None leaves it as it is."""
+
+    name: str
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return (self.name,)
+
+    def rewrite(self, config: Json, sel: Selection) -> None:
+        value = self.kept(lookup(config, self.name), sel)
+        if value is not None:
+            put(config, self.name, value)
+
+    def kept(self, value: Any, sel: Selection) -> Any:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Count(Named):
     """The number of layers, times `factor` (LongCat counts two sub-layers as hidden layers)."""
 
     name: str = "num_hidden_layers"
     factor: int = 1
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        return (self.name,)
-
-    def rewrite(self, config: Json, sel: Selection) -> None:
-        if lookup(config, self.name) is not None:
-            put(config, self.name, self.factor * len(sel.kept))
+    def kept(self, value: Any, sel: Selection) -> Any:
+        return None if value is None else self.factor * len(sel.kept)
 
 
-@dataclass(frozen=True)
-class PerLayer:
+class PerLayer(Named):
     """A list or string with one entry a layer; entries past the last layer belong to MTP layers and stay at the end."""
 
-    name: str
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return (self.name,)
-
-    def rewrite(self, config: Json, sel: Selection) -> None:
-        value = lookup(config, self.name)
-        if isinstance(value, str) and len(value) >= sel.total:
-            put(config, self.name, "".join(value[i] for i in sel.kept) + value[sel.total :])
-        elif isinstance(value, list) and len(value) >= sel.total:
-            put(config, self.name, [value[i] for i in sel.kept] + value[sel.total :])
+    def kept(self, value: Any, sel: Selection) -> Any:
+        if not isinstance(value, str | list) or len(value) < sel.total:
+            return None
+        chosen = [value[i] for i in sel.kept]
+        return "".join(chosen) + value[sel.total :] if isinstance(value, str) else chosen + value[sel.total :]
 
 
 @dataclass(frozen=True)
-class Indices:
+class Indices(Named):
     """A list of layer numbers, counted from `base`; numbers past the last layer (MTP) shift with it."""
 
-    name: str
     base: int = 0
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        return (self.name,)
-
-    def rewrite(self, config: Json, sel: Selection) -> None:
-        value = lookup(config, self.name)
-        if isinstance(value, list) and all(type(item) is int for item in value):
-            moved = [moved_index(item - self.base, sel) for item in value]
-            put(config, self.name, [item + self.base for item in moved if item is not None])
+    def kept(self, value: Any, sel: Selection) -> Any:
+        if not isinstance(value, list) or any(type(item) is not int for item in value):
+            return None
+        moved = [moved_index(item - self.base, sel) for item in value]
+        return [item + self.base for item in moved if item is not None]
 
 
-@dataclass(frozen=True)
-class Index:
+class Index(Named):
     """One layer number; -1 or None means none, and so does a layer that is not kept."""
 
-    name: str
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return (self.name,)
-
-    def rewrite(self, config: Json, sel: Selection) -> None:
-        value = lookup(config, self.name)
-        if type(value) is int and value >= 0:
-            moved = moved_index(value, sel)
-            put(config, self.name, -1 if moved is None else moved)
+    def kept(self, value: Any, sel: Selection) -> Any:
+        if type(value) is not int or value < 0:
+            return None
+        moved = moved_index(value, sel)
+        return -1 if moved is None else moved
 
 
-@dataclass(frozen=True)
-class IndexedMap:
+class IndexedMap(Named):
     """An object keyed by layer numbers written as text ("05"), as Gemma 4's per_layer_config."""
 
-    name: str
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return (self.name,)
-
-    def rewrite(self, config: Json, sel: Selection) -> None:
-        value = lookup(config, self.name)
-        if isinstance(value, dict):
-            width = max((len(key) for key in value), default=1)
-            numbered = {int(key): item for key, item in value.items() if key.isdecimal()}
-            moved = {sel.new(old): item for old, item in numbered.items()}
-            put(
-                config,
-                self.name,
-                {str(new).zfill(width): moved[new] for new in sorted(k for k in moved if k is not None)},
-            )
+    def kept(self, value: Any, sel: Selection) -> Any:
+        if not isinstance(value, dict):
+            return None
+        width = max((len(key) for key in value), default=1)
+        moved = {sel.new(int(key)): item for key, item in value.items() if key.isdecimal()}
+        return {str(new).zfill(width): moved[new] for new in sorted(k for k in moved if k is not None)}
 
 
 @dataclass(frozen=True)
-class Prefix:
+class Prefix(Named):
     """How many leading layers are of one kind; written out even when it was absent and `default` held."""
 
-    name: str
     default: int | None = None
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        return (self.name,)
-
-    def rewrite(self, config: Json, sel: Selection) -> None:
-        value = lookup(config, self.name)
+    def kept(self, value: Any, sel: Selection) -> Any:
         limit = self.default if value is None else value
-        if type(limit) is int:
-            put(config, self.name, sum(1 for layer in sel.kept if layer < limit))
+        return sum(1 for layer in sel.kept if layer < limit) if type(limit) is int else None
 
 
-@dataclass(frozen=True)
-class Suffix:
+class Suffix(Named):
     """How many trailing layers are of one kind (Gemma 4's num_kv_shared_layers)."""
 
-    name: str
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return (self.name,)
-
-    def rewrite(self, config: Json, sel: Selection) -> None:
-        value = lookup(config, self.name)
-        if type(value) is int:
-            put(config, self.name, sum(1 for layer in sel.kept if layer >= sel.total - value))
+    def kept(self, value: Any, sel: Selection) -> Any:
+        return sum(1 for layer in sel.kept if layer >= sel.total - value) if type(value) is int else None
 
 
 @dataclass(frozen=True)
