@@ -35,6 +35,11 @@ class WorkerError(BitgateError):
         self.code, self.message, self.log_tail = code, message, log_tail
         super().__init__(message + (f"\nlast log lines:\n{log_tail}" if log_tail else ""))
 
+    @property
+    def unsupported(self) -> bool:
+        """Whether a worker said 'this cannot be done here', as opposed to something having gone wrong."""
+        return self.code.startswith("unsupported_") or self.code == "operator_without_entry"
+
 
 class VerdictError(BitgateError):
     """What a job left behind decides the verdict by itself; `code` is a row of bitgate.tools.reasons."""

@@ -21,13 +21,13 @@ from bitgate.tools.ab.operators import breakdown_figures, breakdown_summary
 from bitgate.tools.ab.plots import draw
 from bitgate.tools.ab.samples import Arm, Turn, read_raw, side_figures
 from bitgate.tools.ab.vetoes import Check, SideFacts, Trial, vetoes
-from bitgate.tools.checks.execute import is_unsupported, model_record, side_record
+from bitgate.tools.checks.execute import model_record, side_record
 from bitgate.tools.checks.select import axes_of
 from bitgate.tools.config.digests import digest_env
 from bitgate.tools.config.sides import Side
 from bitgate.tools.config.workloads import sequences_digest
 from bitgate.tools.engines.adapters import adapter_of
-from bitgate.tools.errors import VerdictError, WorkerError
+from bitgate.tools.errors import WorkerError
 from bitgate.tools.reasons import next_step, reason, verdict_of
 
 if TYPE_CHECKING:
@@ -117,12 +117,7 @@ async def _run(
     async def told(done: int, call: Call) -> None:
         await context.progress(done, len(calls), f"{call.phase.replace('_', ' ')}: turn {done} of {len(calls)}")
 
-    try:
-        return await run_together(workers, everyone, calls, turn_s, told)
-    except WorkerError as error:
-        if not is_unsupported(error):
-            raise
-        raise VerdictError("engine_unsupported", f"{error.code}: {error.message}") from error
+    return await run_together(workers, everyone, calls, turn_s, told)
 
 
 # --- concluding -----------------------------------------------------------------------------------------------------

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,15 +18,13 @@ from bitgate.tools.bisect.heatmap import draw
 from bitgate.tools.bisect.pairs import Pair, Plan, batch_plan, phase_plan, sides_plan, target_of
 from bitgate.tools.bisect.watch import Watch, watching
 from bitgate.tools.checks.company import forced, long_prompts
-from bitgate.tools.checks.execute import is_unsupported, model_record, side_record
+from bitgate.tools.checks.execute import model_record, run_probe, side_record
 from bitgate.tools.checks.select import axes_of
 from bitgate.tools.config.sides import Side
 from bitgate.tools.config.workloads import TokenSequence
 from bitgate.tools.engines.adapters import adapter_of
-from bitgate.tools.engines.jobs import Job
 from bitgate.tools.errors import VerdictError, WorkerError
 from bitgate.tools.reasons import next_step, reason, verdict_of
-from bitgate.tools.runs.launchers import LocalLauncher
 
 if TYPE_CHECKING:
     from bitgate.tools.bisect_layer import BisectRequest
@@ -42,15 +39,6 @@ FOUND_NEXT: Final = (
 
 
 async def run_bisect(context: RunContext, request: BisectRequest) -> Finding:
-    try:
-        return await _bisect(context, request)
-    except WorkerError as error:
-        if not is_unsupported(error):
-            raise
-        raise VerdictError("engine_unsupported", f"{error.code}: {error.message}") from error
-
-
-async def _bisect(context: RunContext, request: BisectRequest) -> Finding:
     project = context.project
     names = [request.side, request.trainer] if request.check == "rollout_vs_trainer" else [request.side]
     sides = {name: project.side(name, request.options.get(name)) for name in names}
@@ -161,7 +149,10 @@ async def _probe(context: RunContext, watch: Watch, outcome: Outcome, folders: t
         "same_side": pair.same_side,
         "repro": str(repro),
     }
-    outcome.probe = await _one_probe(context, side, options)
+    try:
+        outcome.probe = await run_probe(context, side, "bisect_probe", context.folder, options, PROBE_TIMEOUT_S)
+    except WorkerError as error:
+        outcome.probe = {"failed": f"the experiments ended without a result: {error.code}: {error.message}"}
     if (repro / "repro.py").exists():
         outcome.repro = str(repro.relative_to(context.project.root))
 
@@ -172,36 +163,12 @@ def _prober(watch: Watch, pair: Pair, folders: tuple[Path | None, Path | None]) 
     starts = {start.name: start for start in watch.plan.starts}
     needing = [name for name, folder in legs.items() if _own_kernels(folder)]
     chosen = (needing or list(legs))[0]
-    return replace(watch.sides[starts[chosen].side], engine="bisect_probe", launcher=LocalLauncher())
+    return watch.sides[starts[chosen].side]
 
 
 def _own_kernels(folder: Path) -> bool:
     body = json.loads((folder / "program0.json").read_text(encoding="utf-8"))
     return any(not str(op[0]).startswith("aten.") for op in body["ops"])
-
-
-async def _one_probe(context: RunContext, side: Side, options: dict[str, JsonValue]) -> dict[str, Any]:
-    from bitgate.tools.engines.worker.sequences import Sequences
-
-    folder = context.new_job(side)
-    sequences = folder / "sequences.safetensors"
-    Sequences.of([([0], [])]).save(sequences)
-    job = Job(
-        run_id=context.run_id,
-        side=side.name,
-        engine="bisect_probe",
-        model_path=str(folder),
-        options=options,
-        sequences=str(sequences),
-        steps=[],
-        out=str(folder / "out"),
-        lease=str(context.folder / "lease"),
-    )
-    try:
-        done = await context.run_job(replace(side, options=options), job, timeout_s=PROBE_TIMEOUT_S)
-    except WorkerError as error:
-        return {"failed": f"the experiments ended without a result: {error.code}: {error.message}"}
-    return dict(done.ranks[0].describe.volatile)
 
 
 def _unequal_weights(results: Mapping[str, Any], plan: Plan) -> str | None:

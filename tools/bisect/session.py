@@ -13,10 +13,10 @@ import anyio
 from pydantic import JsonValue
 
 from bitgate.tools.bisect.observation import Observation, read_observation
-from bitgate.tools.checks.execute import LEASE
+from bitgate.tools.checks.execute import job_of
 from bitgate.tools.config.sides import Model, Side
 from bitgate.tools.config.workloads import TokenSequence
-from bitgate.tools.engines.jobs import Follow, Job, Step
+from bitgate.tools.engines.jobs import Follow, Step
 from bitgate.tools.runs.context import RunContext
 from bitgate.tools.runs.results import JobResult, StepResult, rank_name
 
@@ -85,25 +85,10 @@ async def warm(
 
     Raises: what the job raises (WorkerError and the like), unwrapped.
     """
-    from bitgate.tools.engines.worker.sequences import write_sequences
-
-    folder = context.new_job(side)
-    file = folder / "sequences.safetensors"
-    write_sequences(file, [list(s.prompt) for s in sequences], [list(s.response) for s in sequences])
+    folder, job = job_of(context, side, model.path, sequences, (), weight_version=model.weight_version)
     session = Session(folder, getattr(side.launcher, "ranks", 1), anyio.Event())
     session.orders.mkdir()
-    job = Job(
-        run_id=context.run_id,
-        side=side.name,
-        engine=side.engine,
-        model_path=str(model.path),
-        options=dict(side.options),
-        sequences=str(file),
-        steps=[Follow(folder=str(session.orders))],
-        out=str(folder / "out"),
-        lease=str(context.folder / LEASE),
-        module=None if side.module is None else str(side.module),
-    )
+    job.steps = [Follow(folder=str(session.orders))]
 
     async def work() -> None:
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any, Final
 
 from pydantic import JsonValue
 
@@ -17,6 +18,7 @@ from bitgate.tools.config.workloads import TokenSequence
 from bitgate.tools.engines.jobs import Generate, Job, Step
 from bitgate.tools.errors import WorkerError
 from bitgate.tools.runs.context import RunContext
+from bitgate.tools.runs.launchers import LocalLauncher
 from bitgate.tools.runs.results import JobResult, RankResult
 
 LEASE = "lease"
@@ -63,7 +65,7 @@ async def execute(context: RunContext, side: Side, model: Model, plan: CheckPlan
         try:
             result = await run_planned(context, side, model, sequences, planned, timeout_s)
         except WorkerError as error:
-            if planned.axis is None or not is_unsupported(error):
+            if planned.axis is None or not error.unsupported:
                 raise
             done.failed[planned.axis] = f"{error.code}: {error.message}"
             continue
@@ -72,11 +74,6 @@ async def execute(context: RunContext, side: Side, model: Model, plan: CheckPlan
             if isinstance(step, Generate):
                 sequences = with_responses(sequences, result.captures(step.name))
     return done
-
-
-def is_unsupported(error: WorkerError) -> bool:
-    """Whether a worker said 'this cannot be done here', as opposed to something having gone wrong."""
-    return error.code.startswith("unsupported_") or error.code == "operator_without_entry"
 
 
 async def run_planned(
@@ -100,17 +97,49 @@ async def run_steps(
     timeout_s: float,
 ) -> JobResult:
     """One start of the side's engine: writes the sequences, runs the steps, returns what the ranks reported."""
+    _, job = job_of(context, side, model.path, sequences, steps, weight_version=model.weight_version)
+    return await context.run_job(side, job, timeout_s=timeout_s)
+
+
+NOTHING: Final = (TokenSequence((0,), ()),)
+"""What a job is given that scores no tokens."""
+
+
+async def run_probe(
+    context: RunContext, side: Side, engine: str, model_path: Path, options: Mapping[str, JsonValue], timeout_s: float
+) -> dict[str, Any]:
+    """One local process in the side's interpreter whose report is its description; it loads no engine of the side.
+
+    Raises:
+        WorkerError: it ended without a report.
+    """
+    at_work = replace(side, engine=engine, options=options, launcher=LocalLauncher())
+    _, job = job_of(context, at_work, model_path, NOTHING, ())
+    done = await context.run_job(at_work, job, timeout_s=timeout_s)
+    return dict(done.ranks[0].describe.volatile)
+
+
+def job_of(
+    context: RunContext,
+    side: Side,
+    model_path: Path,
+    sequences: Sequence[TokenSequence],
+    steps: Sequence[Step],
+    *,
+    weight_version: int = 0,
+) -> tuple[Path, Job]:
+    """The folder of a new job, with the sequences written in it, and the job itself."""
     from bitgate.tools.engines.worker.sequences import write_sequences
 
     folder = context.new_job(side)
     file = folder / "sequences.safetensors"
     write_sequences(file, [list(s.prompt) for s in sequences], [list(s.response) for s in sequences])
-    job = Job(
+    return folder, Job(
         run_id=context.run_id,
         side=side.name,
         engine=side.engine,
-        model_path=str(model.path),
-        weight_version=model.weight_version,
+        model_path=str(model_path),
+        weight_version=weight_version,
         options=dict(side.options),
         sequences=str(file),
         steps=list(steps),
@@ -118,7 +147,6 @@ async def run_steps(
         lease=str(context.folder / LEASE),
         module=None if side.module is None else str(side.module),
     )
-    return await context.run_job(side, job, timeout_s=timeout_s)
 
 
 def side_record(side: Side, axes: Sequence[str], result: JobResult) -> SideRecord:

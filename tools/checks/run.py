@@ -22,7 +22,7 @@ from bitgate.tools.checks.conclude import (
     next_of,
     with_unreadable_weights,
 )
-from bitgate.tools.checks.execute import execute, is_unsupported, model_record, side_record, unreadable_weights
+from bitgate.tools.checks.execute import execute, model_record, side_record, unreadable_weights
 from bitgate.tools.checks.handed_in import varied
 from bitgate.tools.checks.kernels import different_kernels, kernel_reasons, said_of_equal
 from bitgate.tools.checks.legs import run_legs
@@ -32,7 +32,7 @@ from bitgate.tools.compare.legs import compare_legs, compare_views
 from bitgate.tools.compare.result import Comparison
 from bitgate.tools.config.workloads import Workload, sequences_digest
 from bitgate.tools.engines.adapters import adapter_of
-from bitgate.tools.errors import VerdictError, WorkerError
+from bitgate.tools.errors import VerdictError
 from bitgate.tools.reasons import reason
 
 if TYPE_CHECKING:
@@ -41,18 +41,13 @@ if TYPE_CHECKING:
 
 
 async def run_check(context: RunContext, request: CompareRequest) -> Finding:
-    """The finding of one call. What an engine says it cannot do makes it inconclusive, a capture that breaks invalid;
-    other failures end the run."""
+    """The finding of one call. A capture that breaks makes it invalid; other failures end the run."""
     try:
         if request.captures:
             return await anyio.to_thread.run_sync(compare_captures, context, request)
         if request.check == "rollout_vs_trainer":
             return await rollout_vs_trainer(context, request)
         return await within_one_side(context, request)
-    except WorkerError as error:
-        if not is_unsupported(error):
-            raise
-        raise VerdictError("engine_unsupported", f"{error.code}: {error.message}") from error
     except CaptureError as error:
         raise VerdictError(error.code, error.reason.detail) from error
 

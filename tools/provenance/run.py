@@ -15,7 +15,7 @@ from pydantic import JsonValue
 
 from bitgate.store.records import ArtifactRef, Finding, ModelRecord, Reason, SideRecord
 from bitgate.tools.checks.company import forced
-from bitgate.tools.checks.execute import is_unsupported, model_record, run_steps, side_record
+from bitgate.tools.checks.execute import model_record, run_steps, side_record
 from bitgate.tools.checks.select import axes_of
 from bitgate.tools.config.digests import NUMERIC_PREFIXES
 from bitgate.tools.config.sides import Model, Side
@@ -24,7 +24,7 @@ from bitgate.tools.engines.adapters import adapter_of
 from bitgate.tools.engines.base import Adapter
 from bitgate.tools.engines.jobs import Generate, Prefill, Provenance, Sampling, Step, TrainForward
 from bitgate.tools.engines.worker.provenance.devices import TRANSPORT
-from bitgate.tools.errors import VerdictError, WorkerError
+from bitgate.tools.errors import VerdictError
 from bitgate.tools.provenance.files import Files, look_at, source_files
 from bitgate.tools.provenance.hashing import LIST_NAME, HashCache
 from bitgate.tools.provenance.observed import Observation, read_observation
@@ -69,13 +69,8 @@ async def run_provenance(context: RunContext, request: ProvenanceRequest) -> Fin
 async def _run_side(context: RunContext, side: Side, model: Model, workload: str | None) -> JobResult:
     adapter = adapter_of(side.engine)
     sequences = forced(_prompts(context, model, workload), TOKENS, seed=0)
-    try:
-        steps = [*_exercise(adapter, len(sequences)), _observe(side)]
-        return await run_steps(context, side, model, sequences, steps, context.project.policy.run_timeout)
-    except WorkerError as error:
-        if not is_unsupported(error):
-            raise
-        raise VerdictError("engine_unsupported", f"{error.code}: {error.message}") from error
+    steps = [*_exercise(adapter, len(sequences)), _observe(side)]
+    return await run_steps(context, side, model, sequences, steps, context.project.policy.run_timeout)
 
 
 def _prompts(context: RunContext, model: Model, workload: str | None) -> list[TokenSequence]:

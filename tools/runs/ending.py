@@ -52,6 +52,8 @@ def outcome_of(error: Exception) -> Outcome:
     """What an exception of a tool means for its run."""
     if isinstance(error, VerdictError):
         return finished(_verdict(error))
+    if isinstance(error, WorkerError) and error.unsupported:
+        return finished(_verdict(VerdictError("engine_unsupported", f"{error.code}: {error.message}")))
     if isinstance(error, WorkerError):
         return Outcome("timed_out" if error.code in TIMED_OUT else "failed", str(error), error.code)
     if isinstance(error, BitgateError | StoreError):

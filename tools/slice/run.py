@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -11,14 +10,12 @@ from anyio.to_thread import run_sync
 
 from bitgate.store import Store
 from bitgate.store.records import Finding, ModelRecord, Reason, RegisteredModel
+from bitgate.tools.checks.execute import run_probe
 from bitgate.tools.config.project import SLICE_NAME, Project
 from bitgate.tools.config.sides import Side
-from bitgate.tools.engines.jobs import Job
-from bitgate.tools.engines.worker.sequences import Sequences
 from bitgate.tools.errors import RequestError, WorkerError
 from bitgate.tools.reasons import next_step, reason, verdict_of
 from bitgate.tools.runs.context import RunContext
-from bitgate.tools.runs.launchers import LocalLauncher
 from bitgate.tools.slice.cut import CutResult, check_target
 from bitgate.tools.slice.cutter import Order
 from bitgate.tools.slice.family import Model
@@ -70,13 +67,13 @@ def output_folder(project: Project, request: SliceRequest) -> Path:
 
 
 def proving_side(project: Project, request: SliceRequest) -> Side | None:
-    """The side whose interpreter runs the proofs, as one local process without its engine's options."""
+    """The side whose interpreter runs the proofs."""
     names = [request.side] if request.side else ["rollout", "trainer", *sorted(project.config.side)]
     for name in names:
         if name in project.config.side:
             side = project.side(name)
             if side.python is not None:
-                return replace(side, engine="slice_proof", launcher=LocalLauncher())
+                return side
     return None
 
 
@@ -167,25 +164,11 @@ async def _prove(
 
 
 async def _one_proof(context: RunContext, side: Side, out: Path, options: dict[str, Any], proof: str) -> Any:
-    folder = context.new_job(side)
-    sequences = folder / "sequences.safetensors"
-    Sequences.of([([0], [])]).save(sequences)
-    job = Job(
-        run_id=context.run_id,
-        side=side.name,
-        engine="slice_proof",
-        model_path=str(out),
-        options=options,
-        sequences=str(sequences),
-        steps=[],
-        out=str(folder / "out"),
-        lease="",
-    )
     try:
-        done = await context.run_job(replace(side, options=options), job, timeout_s=PROOF_TIMEOUT_S)
+        report = await run_probe(context, side, "slice_proof", out, options, PROOF_TIMEOUT_S)
     except WorkerError as error:
         return {"mode": "failed", "why": f"{error.code}: {error.message}"}
-    return done.ranks[0].describe.volatile.get(proof, {"mode": "failed", "why": "the worker gave no report"})
+    return report.get(proof, {"mode": "failed", "why": "the worker gave no report"})
 
 
 def _register(

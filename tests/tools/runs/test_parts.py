@@ -17,6 +17,7 @@ from bitgate.tools.engines.worker.logs import BoundedLog, log_tail, read_log
 from bitgate.tools.errors import VerdictError, WorkerError
 from bitgate.tools.runs.codes import ADVICE, render
 from bitgate.tools.runs.diagnosis import RankEnd, conclude, rank_end
+from bitgate.tools.runs.ending import outcome_of
 from bitgate.tools.runs.interpreter import side_environment
 from bitgate.tools.runs.job import Deadlines, RankNote
 from bitgate.tools.runs.lease import HeldLease, holder
@@ -190,6 +191,19 @@ def test_the_rank_that_failed_first_is_the_cause(tmp_path: Path) -> None:
     ranks = [rank(0, tmp_path, code=1, written=20), rank(1, tmp_path, signal=9, written=10)]
     with pytest.raises(WorkerError, match=r"rank 1: the engine was killed by signal 9 \(SIGKILL\)"):
         conclude("s", ranks, [1], tmp_path / "launcher.log")
+
+
+@pytest.mark.parametrize("code", ["unsupported_option", "operator_without_entry"])
+def test_what_an_engine_cannot_do_ends_the_run_inconclusive_with_its_words(code: str) -> None:
+    outcome = outcome_of(WorkerError(code, "no such kernel here"))
+    assert outcome.state == "finished" and outcome.finding is not None
+    assert (outcome.finding.verdict, outcome.finding.reasons[0].code) == ("inconclusive", "engine_unsupported")
+    assert f"{code}: no such kernel here" in outcome.finding.summary
+
+
+def test_what_went_wrong_in_an_engine_has_no_verdict() -> None:
+    outcome = outcome_of(WorkerError("engine_crashed", "it fell over"))
+    assert (outcome.state, outcome.code, outcome.finding) == ("failed", "engine_crashed", None)
 
 
 def test_a_missing_rank_of_a_job_that_ended_well_is_invalid(tmp_path: Path) -> None:
