@@ -1,7 +1,4 @@
-"""BLAKE3 of many files: in parallel, and only of those that changed since they were last hashed.
-
-Small files go to helper processes: opening them costs more than hashing, and holds the interpreter.
-"""
+"""BLAKE3 of many files: on every core, and only of those that changed since they were last hashed."""
 
 from __future__ import annotations
 
@@ -10,36 +7,33 @@ import os
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
-from typing import Final, NamedTuple, Protocol
+from typing import Any, Final
 
 from blake3 import blake3
 
-LARGE: Final = 64 << 20
-"""From this size a file is hashed by several threads, where there are more than two cores."""
+from bitgate.tools.provenance import digesting
+from bitgate.tools.provenance.digesting import RECORD, Key, Row, digests, fill, key_of, reason_of, taken, unpacked
+
 HELPER_FROM: Final = 2000
-"""Files from which another process is worth its start."""
+"""Files from which other processes are worth their start: opening a file costs more than hashing it, and holds the
+interpreter."""
+AT_ONCE: Final = 4096
+"""Digests that are kept in one transaction: while files are still hashed, and no other server waits long."""
+SETTLED_NS: Final = 1_000_000_000
+"""A digest of a file that was written less than this before it was read is not kept: clocks of file systems tick, and
+within one tick it may be written again under the same key."""
 LIST_NAME: Final = "hashes.db"
-
-
-class FileKey(NamedTuple):
-    """What stays the same as long as nobody wrote to a file: writing moves ctime, which no program can set back."""
-
-    device: int
-    inode: int
-    size: int
-    mtime_ns: int
-    ctime_ns: int
-
-    @classmethod
-    def of(cls, path: str | os.PathLike[str]) -> FileKey:
-        """Raises: OSError."""
-        seen = os.stat(path)
-        return cls(seen.st_dev, seen.st_ino, seen.st_size, seen.st_mtime_ns, seen.st_ctime_ns)
+TEXT: Final = (".py", ".pyi", ".h", ".hpp", ".cuh", ".txt", ".json", ".md")
+"""Files that are rarely large. They come last, so that no core is left with a large one at the end."""
+_BEGIN: Final[Mapping[str, Callable[[], Any]]] = {"blake3": blake3, "sha256": hashlib.sha256}
 
 
 @dataclass(frozen=True)
@@ -52,7 +46,11 @@ class Hashed:
 
 
 class HashCache:
-    """Digests by file key in one SQLite file. Losing it costs time, nothing else: it is no part of the ledger."""
+    """Digests by file key in one SQLite file. Losing it costs time, nothing else: it is no part of the ledger.
+
+    A key stays as long as nobody wrote to the file: writing moves ctime, which no program can set back. It is taken
+    from the descriptor that is read, before and after, so that it is the key of the very bytes.
+    """
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -66,15 +64,16 @@ class HashCache:
         return self._digests(list(dict.fromkeys(paths)), "sha256")
 
     def _digests(self, paths: Sequence[str], kind: str) -> Hashed:
-        keys, unreadable = _keys(paths)
+        settled = time.time_ns() - SETTLED_NS
         with closing(self._open()) as connection:
-            known = dict(_known(connection, kind, keys))
-            wanted = [path for path in keys if path not in known]
-            made = dict(hash_all(wanted, keys, kind))
-            fresh = {path: digest for path, digest in made.items() if not digest.startswith("!")}
-            _remember(connection, kind, keys, fresh)
-        unreadable |= {path: digest[1:] for path, digest in made.items() if digest.startswith("!")}
-        return Hashed({**known, **fresh}, unreadable, len(fresh))
+            known, unreadable = _known(connection, kind, paths)
+            rows = hash_all([path for path in paths if path not in known and path not in unreadable], kind)
+            fresh: dict[str, str] = {}
+            while part := list(islice(rows, AT_ONCE)):
+                _remember(connection, kind, ((key, digest) for _, key, digest in part if key and key[4] < settled))
+                fresh |= {path: digest for path, key, digest in part if key}
+                unreadable |= {path: why for path, key, why in part if not key}
+        return Hashed(known | fresh, unreadable, len(fresh))
 
     def _open(self) -> sqlite3.Connection:
         try:
@@ -95,133 +94,93 @@ class HashCache:
         return connection
 
 
-def _keys(paths: Iterable[str]) -> tuple[dict[str, FileKey], dict[str, str]]:
-    keys: dict[str, FileKey] = {}
-    unreadable: dict[str, str] = {}
-    for path in paths:
-        try:
-            keys[path] = FileKey.of(path)
-        except (OSError, ValueError) as error:
-            unreadable[path] = getattr(error, "strerror", None) or str(error)
-    return keys, unreadable
-
-
-def _known(connection: sqlite3.Connection, kind: str, keys: dict[str, FileKey]) -> Iterator[tuple[str, str]]:
+def _known(connection: sqlite3.Connection, kind: str, paths: Sequence[str]) -> tuple[dict[str, str], dict[str, str]]:
+    """Digests of the paths that are as they were, and those that cannot be looked at."""
     rows = connection.execute(
         "SELECT device, inode, size, mtime_ns, ctime_ns, digest FROM hashes WHERE kind = ?", (kind,)
     )
     held = {row[:5]: row[5] for row in rows}
-    return ((path, held[key]) for path, key in keys.items() if key in held)
-
-
-def _remember(connection: sqlite3.Connection, kind: str, keys: dict[str, FileKey], digests: dict[str, str]) -> None:
-    rows = ((*keys[path], kind, digest) for path, digest in digests.items())
-    with connection:
-        connection.executemany("INSERT OR REPLACE INTO hashes VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
-
-
-def hash_all(paths: Sequence[str], keys: Mapping[str, FileKey], kind: str = "blake3") -> Iterator[tuple[str, str]]:
-    """(path, hex digest) of every file, or (path, "!why") of one that cannot be read or changed meanwhile."""
-    cores = len(os.sched_getaffinity(0))
-    if kind == "sha256" or len(paths) < HELPER_FROM or cores < 2:
-        # Both hashes let go of the interpreter, so threads are enough for few files.
-        with ThreadPoolExecutor(cores) as pool:
-            yield from zip(paths, pool.map(lambda path: digest_of(path, keys[path], kind), paths), strict=True)
-        return
-    large = [path for path in paths if keys[path].size >= LARGE and cores > 2]
-    apart = frozenset(large)
-    helpers = _start_helpers([path for path in paths if path not in apart], keys, cores)
-    yield from ((path, digest_of(path, keys[path], kind, threaded=True)) for path in large)
-    for share, process in helpers:
-        yield from _collected(share, keys, process)
-
-
-Helper = tuple[list[str], "subprocess.Popen[bytes]"]
-
-
-def _start_helpers(paths: Sequence[str], keys: Mapping[str, FileKey], cores: int) -> list[Helper]:
-    """One process a core, each with every n-th file by size, so that all have as much to do."""
-    ordered = sorted(paths, key=lambda path: -keys[path].size)
-    return [(share, _start(share)) for number in range(cores) if (share := ordered[number::cores])]
-
-
-def _start(share: list[str]) -> subprocess.Popen[bytes]:
-    # -I -S: neither the user's site nor a .pth runs, which would cost more than the hashing.
-    program = f"import sys; sys.path[:0] = {[os.path.dirname(os.path.dirname(_blake3_file()))]!r}\n{_HELPER}"
-    process = subprocess.Popen(
-        [sys.executable, "-I", "-S", "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    )
-    assert process.stdin is not None
-    process.stdin.write(b"\0".join(map(os.fsencode, share)))
-    process.stdin.close()
-    return process
-
-
-def _blake3_file() -> str:
-    return str(sys.modules["blake3"].__file__)
-
-
-_HELPER: Final = """
-import os
-from blake3 import blake3
-out, buffer = [], bytearray(1 << 20)
-view = memoryview(buffer)
-for path in sys.stdin.buffer.read().split(b"\\0"):
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    known: dict[str, str] = {}
+    unreadable: dict[str, str] = {}
+    for path in paths if held else ():
         try:
-            found = blake3()
-            # A short read of a regular file is its end: most files take one call.
-            while (count := os.readv(fd, [buffer])) == len(buffer):
-                found.update(buffer)
-            found.update(view[:count])
-            out.append(f"{os.fstat(fd).st_ctime_ns} {found.hexdigest()}")
+            digest = held.get(key_of(os.stat(path)))
+        except (OSError, ValueError) as error:
+            unreadable[path] = reason_of(error)
+            continue
+        if digest is not None:
+            known[path] = digest
+    return known, unreadable
+
+
+def _remember(connection: sqlite3.Connection, kind: str, rows: Iterable[tuple[Key, str]]) -> None:
+    with connection:
+        connection.executemany(
+            "INSERT OR REPLACE INTO hashes VALUES (?, ?, ?, ?, ?, ?, ?)",
+            sorted((*key, kind, digest) for key, digest in rows),
+        )
+
+
+def hash_all(paths: Sequence[str], kind: str = "blake3") -> Iterator[tuple[str, Key | None, str]]:
+    """(path, key, hex digest) of every file, or (path, None, why) of one that cannot be read or changed meanwhile."""
+    ordered = sorted(paths, key=lambda path: path.endswith(TEXT))
+    raw = [os.fsencode(path) for path in ordered]
+    rows = _by_threads(raw, kind) if len(raw) < HELPER_FROM else _by_helpers(raw, kind)
+    return ((ordered[number], key, text) for number, key, text in rows)
+
+
+def _by_threads(paths: Sequence[bytes], kind: str) -> Iterator[Row]:
+    """Both hashes let go of the interpreter, so threads are enough for few files."""
+    cores = _cores()
+    with tempfile.TemporaryFile() as tickets, ThreadPoolExecutor(cores) as pool:
+        fill(tickets.fileno(), len(paths))
+        shares = pool.map(
+            lambda _: list(digests(paths, taken(tickets.fileno(), len(paths)), _BEGIN[kind])), range(cores)
+        )
+        for share in shares:
+            yield from share
+
+
+def _by_helpers(paths: Sequence[bytes], kind: str) -> Iterator[Row]:
+    """Rows as the helpers write them. What they did not deliver is read here: it shows why, or a helper was ended."""
+    lacking = set(range(len(paths)))
+    # A path that holds what separates paths is none that a helper can be told.
+    sent = b"\0".join(b"" if b"\0" in path else path for path in paths)
+    for records in _written(sent, len(paths), kind):
+        for row in unpacked(records):
+            lacking.discard(row[0])
+            yield row
+    yield from digests(paths, sorted(lacking), _BEGIN[kind])
+
+
+def _written(paths: bytes, count: int, kind: str) -> Iterator[bytes]:
+    """Whole records of all helpers, one process a core, through one pipe."""
+    with ExitStack() as stack:
+        tickets = stack.enter_context(tempfile.TemporaryFile()).fileno()
+        fill(tickets, count)
+        source = stack.enter_context(tempfile.TemporaryFile())
+        source.write(paths)
+        source.flush()
+        reading, writing = os.pipe()
+        # -I -S: neither the user's site nor a .pth runs, which would cost more than the hashing.
+        command = [sys.executable, "-I", "-S", digesting.__file__, kind, str(tickets), _folder_of_blake3()]
+        try:
+            for _ in range(_cores()):
+                helper = subprocess.Popen(
+                    command, stdin=source, stdout=writing, stderr=subprocess.DEVNULL, pass_fds=[tickets]
+                )
+                stack.enter_context(helper)
         finally:
-            os.close(fd)
-    except OSError as error:
-        out.append(f"0 !{error.strerror}")
-sys.stdout.write(chr(10).join(out))
-"""
+            os.close(writing)
+            # Closed before the helpers are waited for: one that still writes then ends.
+            output = stack.enter_context(open(reading, "rb"))
+        while records := output.read(RECORD.size * 512):
+            yield records[: len(records) // RECORD.size * RECORD.size]
 
 
-def _collected(
-    share: list[str], keys: Mapping[str, FileKey], process: subprocess.Popen[bytes]
-) -> Iterator[tuple[str, str]]:
-    assert process.stdout is not None
-    with process.stdout:
-        lines = process.stdout.read().decode("utf-8", "replace").splitlines()
-    if process.wait() != 0 or len(lines) != len(share):
-        # A helper that died must not become files without a digest.
-        yield from ((path, digest_of(path, keys[path], "blake3")) for path in share)
-        return
-    for path, line in zip(share, lines, strict=True):
-        changed, _, digest = line.partition(" ")
-        yield path, digest if digest.startswith("!") or int(changed) == keys[path].ctime_ns else _CHANGED
+def _cores() -> int:
+    return len(os.sched_getaffinity(0))
 
 
-_CHANGED: Final = "!it changed while it was read"
-
-
-class _Hash(Protocol):
-    def update(self, data: memoryview, /) -> object: ...
-    def hexdigest(self) -> str: ...
-
-
-def _read_through(path: str, found: _Hash) -> str:
-    buffer = memoryview(bytearray(1 << 20))
-    with open(path, "rb", buffering=0) as file:
-        while count := file.readinto(buffer):
-            found.update(buffer[:count])
-    return found.hexdigest()
-
-
-def digest_of(path: str, key: FileKey, kind: str, *, threaded: bool = False) -> str:
-    """The hex digest, or "!why"."""
-    try:
-        if threaded:
-            digest = blake3(max_threads=blake3.AUTO).update_mmap(path).hexdigest()
-        else:
-            digest = _read_through(path, blake3() if kind == "blake3" else hashlib.sha256())
-        return digest if FileKey.of(path) == key else _CHANGED
-    except OSError as error:
-        return f"!{error.strerror or type(error).__name__}"
+def _folder_of_blake3() -> str:
+    return str(Path(str(sys.modules["blake3"].__file__)).parents[1])
