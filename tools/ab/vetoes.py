@@ -14,7 +14,7 @@ from bitgate.tools.ab.known import LedgerFacts
 from bitgate.tools.ab.samples import Arm, Turn, of_arm
 from bitgate.tools.ab.statistics import FEWEST_PAIRS, balanced
 from bitgate.tools.config.model import ExpectConfig
-from bitgate.tools.provenance.rules import flattened
+from bitgate.tools.provenance.check import flattened
 from bitgate.tools.reasons import reason
 
 Check = Literal["aa", "ab", "floor"]

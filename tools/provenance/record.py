@@ -12,7 +12,8 @@ from typing import Any, Final
 from pydantic import JsonValue
 
 from bitgate.tools.config.digests import digest_env
-from bitgate.tools.provenance.rules import WORKER, Check, RankFacts, flattened, module_digests
+from bitgate.tools.provenance.check import WORKER, Check, RankFacts, flattened
+from bitgate.tools.provenance.ranks import module_digests
 from bitgate.tools.redaction import redact_env
 
 MOST_NAMED: Final = 40

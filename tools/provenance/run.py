@@ -25,11 +25,13 @@ from bitgate.tools.engines.base import Adapter
 from bitgate.tools.engines.jobs import Generate, Prefill, Provenance, Sampling, Step, TrainForward
 from bitgate.tools.engines.worker.provenance.devices import TRANSPORT
 from bitgate.tools.errors import VerdictError
+from bitgate.tools.provenance.check import Check, Declared, RankFacts
 from bitgate.tools.provenance.files import Files, look_at, source_files
 from bitgate.tools.provenance.hashing import LIST_NAME, HashCache
 from bitgate.tools.provenance.observed import Observation, read_observation
+from bitgate.tools.provenance.ranks import between_ranks
 from bitgate.tools.provenance.record import SideProvenance, by_group, differences, fingerprint
-from bitgate.tools.provenance.rules import Check, Declared, RankFacts, between_ranks
+from bitgate.tools.provenance.rules import checks_of
 from bitgate.tools.reasons import next_step, reason, verdict_of
 from bitgate.tools.redaction import redact
 from bitgate.tools.runs.interpreter import side_environment
@@ -130,7 +132,7 @@ def _examine(context: RunContext, side: Side, result: JobResult) -> SideProvenan
             continue
         facts = RankFacts(rank.rank, seen, look_at(seen, cache), rank.describe.stable)
         ranks.append(facts)
-        checks += facts.checks(_with_source(declared, side, facts, cache))
+        checks += checks_of(facts, _with_source(declared, side, facts, cache))
     if not ranks:
         raise VerdictError("not_observed", f"{side.name}: {checks[0].observed}")
     return SideProvenance(side.name, tuple(ranks), (*checks, *between_ranks(ranks)))

@@ -15,10 +15,11 @@ from typing import Any
 
 import pytest
 
+from bitgate.tools.provenance.check import Check, Declared, RankFacts
 from bitgate.tools.provenance.files import look_at
 from bitgate.tools.provenance.hashing import HashCache
 from bitgate.tools.provenance.observed import Observation, parse_observation
-from bitgate.tools.provenance.rules import Check, Declared, RankFacts
+from bitgate.tools.provenance.rules import checks_of
 
 WORKER = Path(__file__).parents[3] / "tools" / "engines" / "worker"
 PREFIXES = ["VLLM_", "NCCL_", "OMP_", "LD_PRELOAD"]
@@ -99,7 +100,7 @@ class Environment:
     def checks(
         self, seen: Observation, declared: Declared | None = None, chosen: dict[str, Any] | None = None
     ) -> list[Check]:
-        return self.facts(seen, chosen=chosen).checks(declared or Declared())
+        return checks_of(self.facts(seen, chosen=chosen), declared or Declared())
 
     def codes(self, seen: Observation, declared: Declared | None = None, **more: Any) -> dict[str, str]:
         """Reason code -> what was observed, of the checks that do not hold."""

@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import JsonValue
 
 from bitgate.tools.config.model import ExpectConfig
+from bitgate.tools.provenance.check import Check, Declared, RankFacts
 from bitgate.tools.provenance.files import source_files
-from bitgate.tools.provenance.observed import Observation, SeenCache, SeenChild
+from bitgate.tools.provenance.observed import Observation, SeenCache, SeenChild, SeenDevice, SeenDistribution
+from bitgate.tools.provenance.ranks import between_ranks
 from bitgate.tools.provenance.record import SideProvenance, by_group, differences, fingerprint
-from bitgate.tools.provenance.rules import Check, Declared, between_ranks
 from bitgate.tools.reasons import REASONS
 
 Environment = Any
@@ -228,6 +230,49 @@ def test_one_of_two_ranks_with_another_variable_is_seen(environment: Environment
     environment.env = {"OMP_NUM_THREADS": "3"}
     [check] = between_ranks([environment.facts(clean), environment.facts(environment.observe(), rank=1)])
     assert (check.code, check.observed) == ("ranks_differ", "OMP_NUM_THREADS")
+
+
+def test_one_of_two_ranks_with_another_version_or_gpu_is_seen(environment: Environment, clean: Observation) -> None:
+    def rank(number: int, version: str, gpus: list[str]) -> RankFacts:
+        torch = SeenDistribution(version=version, folder="/x")
+        device = SeenDevice(stable={"gpus": list[JsonValue](gpus), "cpu_governor": f"g{number}"})
+        seen = clean.model_copy(update={"distributions": {"torch": torch}, "device": device})
+        return environment.facts(seen, rank=number)  # type: ignore[no-any-return]
+
+    found = between_ranks([rank(0, "2.13.0", ["H200"] * 8), rank(1, "2.12.1", ["H100"]), rank(2, "2.13.0", ["H200"])])
+    assert [(check.rank, check.expected, check.observed) for check in found] == [
+        (1, "the versions of rank 0", "torch 2.12.1"),
+        (1, "the machine of rank 0", "GPU H100"),
+    ]
+
+
+def test_one_of_two_ranks_with_a_library_of_another_folder_is_seen(environment: Environment, tmp_path: Path) -> None:
+    """A second libnccl.so.2 wins by the order of a search path."""
+    ranks = []
+    for rank, tail in enumerate((b"", b"", b"\0")):
+        environment.cwd = tmp_path / f"place{rank}"
+        environment.cwd.mkdir()
+        (environment.cwd / "libnccl.so.2").write_bytes(Path(_some_library()).read_bytes() + tail)
+        seen = environment.observe("import ctypes\nctypes.CDLL('./libnccl.so.2')")
+        ranks.append(environment.facts(seen, rank=rank))
+    [check] = between_ranks(ranks)
+    assert (check.rank, check.observed) == (2, "other bytes in libnccl.so.2")
+
+
+def test_ranks_are_compared_by_a_hash_that_both_have(environment: Environment, clean: Observation) -> None:
+    """Rank 1 is on another host, and hashed its files itself."""
+    seen = environment.observe(hash_files=True)
+    away = seen.model_copy(
+        update={"modules": tuple(m.model_copy(update={"stat": (1,) * 5}) for m in seen.modules or ())}
+    )
+    first, second = environment.facts(seen), environment.facts(away, rank=1)
+    assert second.files.of(str(environment.site / "engine_pkg/kernels.py")).blake3 is None
+    assert between_ranks([first, second]) == []
+    other = tuple(
+        m.model_copy(update={"sha256": "0" * 64}) if m.name == "engine_pkg" else m for m in away.modules or ()
+    )
+    [check] = between_ranks([first, environment.facts(away.model_copy(update={"modules": other}), rank=1)])
+    assert (check.rank, check.observed) == (1, "other bytes in engine_pkg")
 
 
 def test_what_cannot_be_observed_is_inconclusive_never_a_pass(environment: Environment, clean: Observation) -> None:
