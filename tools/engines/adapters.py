@@ -14,6 +14,7 @@ ADAPTERS: Final = MappingProxyType(
         "vllm": "bitgate.tools.engines.vllm",
         "vllm_kernels": "bitgate.tools.engines.vllm_kernels",
         "transformers": "bitgate.tools.engines.transformers",
+        "megatron": "bitgate.tools.engines.megatron",
         "python": "bitgate.tools.engines.python",
         "capture": "bitgate.tools.engines.capture",
         "server": "bitgate.tools.engines.server",

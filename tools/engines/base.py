@@ -105,6 +105,10 @@ class Adapter:
         """What a deployment with these options uses, when the side declares nothing."""
         return ("batching",)
 
+    def layouts(self, side: Side) -> tuple[Packing, ...]:
+        """The packings that this side has; the first one is its habit."""
+        return self.packings
+
     def not_applicable(self, side: Side) -> Mapping[str, str]:
         """Axes that do not exist where this side runs, each with the reason."""
         return {}

@@ -10,6 +10,7 @@ from .job import Job
 ENGINES = {
     "vllm": "engines.vllm",
     "transformers": "engines.transformers",
+    "megatron": "engines.megatron",
     "python": "engines.python",
     "vllm_kernels": "kernels.engine",
     "slice_proof": "slicing.engine",
