@@ -1,14 +1,28 @@
 """128-bit hashes of rows: position-dependent, keyed by the row, equal on every device.
 
 A cryptographic hash of every activation costs more than the forward, and xxh3 is not in the user's interpreter. This is
-multilinear hashing instead: each row's 16-bit words times six columns of fixed random 22-bit numbers, summed exactly
-(in float64 every partial sum stays below 2**53, so the order of summation cannot matter). Two different rows agree in
-one column with probability at most 2**-22, in all six with 2**-132; six sums and the row's key are then mixed to 128
-bits. XOR, norms and sums of values are blind to permutations, signs and zeros; this is not.
+multilinear hashing in two steps, each with its multipliers drawn once (SHAKE-256 of a label, so that every version of
+every library draws the same) and independent of the data:
+
+1. A row's bytes x, as int8 and in the order of its elements, times 16 columns of random int8: sums of x[i] * m[i, c],
+   modulo 2**32. A product of int8 matrices is what CPUs and GPUs do fastest, and integers have no rounding: neither the
+   order of summation nor threads, tiles and the other rows of the batch can matter. Let two different rows differ at
+   byte i. For any choice of the other multipliers, the sums of column c agree for at most one of the 256 values of
+   m[i, c], since the bytes' difference d is at most 255 and d * (m - m') = 0 modulo 2**32 needs m = m'. All 16 columns
+   agree with probability at most 2**-128.
+2. These 16 numbers, the row's key and the salt (22 words of 32 bits) times random 64-bit numbers, modulo 2**64, of
+   which the upper 32 bits are kept; four such make 128 bits. This is strongly universal (Lemire and Kaser, "Strongly
+   universal string hashing is fast", 2014): what differs agrees afterwards with probability at most 2**-128.
+
+Two different rows of one key therefore have one digest with probability at most 2**-127, whatever the difference is:
+XOR, norms and sums of values are blind to permutations, signs and zeros, and this is not. The bound is for data that
+does not know the multipliers; nobody is defended against who picks activations in order to collide.
 """
 
 from __future__ import annotations
 
+import hashlib
+import math
 from functools import lru_cache
 from typing import Any
 
@@ -16,65 +30,115 @@ import numpy as np
 import torch
 from torch import Tensor
 
-COLUMNS = 6
-WORDS = 1 << 16
-"""Words a block: 2**15 (word) * 2**21 (multiplier) * 2**16 stays below 2**53."""
-ROWS = 128
-"""Rows at a time, so that their float64 copy stays in the cache."""
-_MIX = np.random.default_rng(0x62697467).integers(1, 1 << 63, size=(2, COLUMNS + 3), dtype=np.uint64) | np.uint64(1)
+COLUMNS = 16
+WORDS = COLUMNS + 6
+"""What the second step takes: the sums, two words each of sequence, position and salt."""
+LEAST = 1 << 16
+"""Rows of the smallest table of multipliers; larger ones are powers of two, so that few are kept."""
+TILE = 16
+"""cuBLASLt's int8 product wants sizes in multiples of 16, and more than 16 rows."""
+ROWS, BLOCK = 128, 1 << 16
+"""Rows and bytes at a time where the product is made in float64: the copy then stays in the cache."""
 
 Digests = "np.ndarray[Any, np.dtype[np.uint64]]"
 
 
 def row_sums(tensor: Tensor) -> Tensor:
-    """[R, ...] of any dtype -> float64 [R, blocks * 6], exact integers."""
-    words = _words(tensor)
-    parts = []
-    for start in range(0, words.shape[1], WORDS):
-        block = words[:, start : start + WORDS]
-        numbers = _multipliers(start // WORDS, block.shape[1], str(words.device))
-        pieces = [block[row : row + ROWS].to(torch.float64) @ numbers for row in range(0, block.shape[0], ROWS)]
-        parts.append(torch.cat(pieces) if pieces else block.new_zeros((0, COLUMNS), dtype=torch.float64))
-    return torch.cat(parts, dim=1) if parts else torch.zeros(words.shape[0], 0, dtype=torch.float64)
+    """[R, …] of any dtype, any strides -> int32 [R, 16], on the tensor's device."""
+    data = _bytes(tensor)
+    if not data.numel():
+        return torch.zeros(data.shape[0], COLUMNS, dtype=torch.int32, device=data.device)
+    if _multiplies_int8(data.device.type):
+        return _product(data)
+    return _wide_product(data.cpu())
 
 
 def digests(sums: np.ndarray[Any, Any], keys: np.ndarray[Any, Any], salt: int) -> Any:
-    """Sums [R, 6n] and keys int64 [R, 2] -> uint64 [R, 2]. `salt` tells dtypes and widths apart."""
-    whole = np.ascontiguousarray(sums, np.float64).astype(np.int64).view(np.uint64)
-    out = np.zeros((len(keys), 2), np.uint64)
-    with np.errstate(over="ignore"):
-        for block in range(0, whole.shape[1] or COLUMNS, COLUMNS):
-            part = whole[:, block : block + COLUMNS]
-            columns = [part[:, i] for i in range(part.shape[1])]
-            columns += [np.full(len(keys), salt + block, np.uint64), *(keys[:, i].astype(np.uint64) for i in (0, 1))]
-            for lane in (0, 1):
-                out[:, lane] = _mixed(out[:, lane], columns, lane)
-    return out
-
-
-def _mixed(state: Any, columns: list[Any], lane: int) -> Any:
-    for number, column in enumerate(columns):
-        state = (state ^ (column * _MIX[lane, number % (COLUMNS + 3)])) * np.uint64(0x9E3779B97F4A7C15)
-        state = state ^ (state >> np.uint64(29))
-    return state
+    """Sums int32 [R, 16] and keys int64 [R, 2] -> uint64 [R, 2]. `salt` (64 bits) tells dtypes and widths apart."""
+    words = np.empty((len(keys), WORDS), np.uint64)
+    words[:, :COLUMNS] = np.ascontiguousarray(sums, np.int32).view(np.uint32)
+    words[:, COLUMNS:] = np.ascontiguousarray(
+        np.column_stack([keys.astype(np.int64).view(np.uint64), np.full(len(keys), salt, np.uint64)])
+    ).view(np.uint32)
+    multipliers, offsets = _second_step()
+    kept = (words @ multipliers + offsets) >> np.uint64(32)
+    return np.ascontiguousarray((kept[:, 0::2] << np.uint64(32)) | kept[:, 1::2])
 
 
 def salt_of(tensor: Tensor) -> int:
-    width = 1
-    for size in tensor.shape[1:]:
-        width *= int(size)
-    code = sum(ord(letter) << (8 * (i % 4)) for i, letter in enumerate(str(tensor.dtype)))
-    return (width << 32) ^ code
+    name = f"{tensor.dtype}[{math.prod(tensor.shape[1:])}]"
+    return int.from_bytes(hashlib.shake_256(name.encode()).digest(8), "little")
 
 
-def _words(tensor: Tensor) -> Tensor:
-    flat = tensor.detach().reshape(tensor.shape[0], -1).contiguous()
-    if flat.dtype == torch.bool or flat.element_size() == 1:
-        return flat.view(torch.uint8).to(torch.int16)
-    return flat.view(torch.int16)
+def _bytes(tensor: Tensor) -> Tensor:
+    """int8 [R, bytes of a row]; a copy only where a row's elements are not side by side."""
+    width = math.prod(tensor.shape[1:])
+    flat = tensor.detach().reshape(tensor.shape[0], width)
+    if flat.numel() == 0:
+        return torch.zeros(tensor.shape[0], 0, dtype=torch.int8, device=tensor.device)
+    if flat.stride(1) != 1:
+        flat = flat.contiguous()
+    return flat.view(torch.int8)
 
 
-@lru_cache(maxsize=64)
-def _multipliers(block: int, width: int, device: str) -> Tensor:
-    drawn = np.random.default_rng([0xB17, block]).integers(-(1 << 21), 1 << 21, size=(WORDS, COLUMNS))
-    return torch.from_numpy(drawn[:width].astype(np.float64)).to(device)
+def _product(data: Tensor) -> Tensor:
+    rows, width = data.shape
+    if data.device.type != "cpu":
+        # Rows and bytes of zeros add nothing to any sum.
+        short, narrow = (TILE - width % TILE) % TILE, max(0, 2 * TILE - rows)
+        data = torch.nn.functional.pad(data, (0, short, 0, narrow)) if short or narrow else data.contiguous()
+        if data.data_ptr() % TILE:
+            data = data.clone()
+    return torch._int_mm(data, _multipliers(data.shape[1], data.device))[:rows]
+
+
+def _wide_product(data: Tensor) -> Tensor:
+    """The same integers in float64, exact below 2**53: for processors and versions of torch without the other."""
+    total = torch.zeros(data.shape[0], COLUMNS, dtype=torch.int64)
+    for start in range(0, data.shape[1], BLOCK):
+        part = data[:, start : start + BLOCK]
+        numbers = _multipliers(data.shape[1], data.device)[start : start + part.shape[1]].to(torch.float64)
+        for row in range(0, data.shape[0], ROWS):
+            total[row : row + ROWS] += (part[row : row + ROWS].to(torch.float64) @ numbers).to(torch.int64)
+    return total.to(torch.int32)
+
+
+@lru_cache(maxsize=8)
+def _multiplies_int8(device: str) -> bool:
+    """Whether torch's int8 product is exact here. Some processors saturate sums of two products to 16 bits."""
+    if not hasattr(torch, "_int_mm") or device not in ("cpu", "cuda"):
+        return False
+    size = 1 << 17
+    data = torch.full((5, size + 48), -128, dtype=torch.int8, device="cpu")
+    # Extremes of either sign, the sum 2**31 that only wraps where nothing saturates, and ordinary bytes.
+    data[1], data[2, ::2] = 127, 127
+    data[3] = torch.arange(data.shape[1], device="cpu").mul_(89).to(torch.int8)
+    data[4, size:] = 0
+    try:
+        made = [_product(data.to(device)).cpu()]
+        table = torch.full((data.shape[1], COLUMNS), -128, dtype=torch.int8, device="cpu")
+        padded = torch.nn.functional.pad(data, (0, 0, 0, 2 * TILE)).to(device)
+        made.append(torch._int_mm(padded, table.to(device))[:5].cpu())
+    except (RuntimeError, NotImplementedError):
+        return False
+    sums = data.to(torch.int64).sum(dim=1, keepdim=True) * -128
+    same = torch.equal(made[0], _wide_product(data))
+    return same and bool(torch.equal(made[1], sums.to(torch.int32).expand(5, COLUMNS)))
+
+
+def _multipliers(width: int, device: torch.device) -> Tensor:
+    """int8 [width, 16]: byte i of every row has row i, however wide the row is."""
+    return _table(max(LEAST, 1 << (width - 1).bit_length()), str(device))[:width]
+
+
+@lru_cache(maxsize=16)
+def _table(rows: int, device: str) -> Tensor:
+    drawn = bytearray(hashlib.shake_256(b"bitgate: bytes of a row").digest(rows * COLUMNS))
+    return torch.frombuffer(drawn, dtype=torch.int8).reshape(rows, COLUMNS).to(device)
+
+
+@lru_cache(maxsize=1)
+def _second_step() -> tuple[Any, Any]:
+    drawn = hashlib.shake_256(b"bitgate: sums, key and salt").digest((WORDS + 1) * 4 * 8)
+    numbers = np.frombuffer(drawn, "<u8").astype(np.uint64).reshape(WORDS + 1, 4)
+    return numbers[:WORDS], numbers[WORDS]

@@ -2,38 +2,21 @@
 
 from __future__ import annotations
 
-import json
+import math
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
-from safetensors.numpy import save_file
 from torch import Tensor
 
-from .hashing import digests, row_sums, salt_of
+from .hashed import Keys, Owned, Series, save_hashes
+from .hashing import row_sums, salt_of
 from .program import Program
 from .stored import save_programs
 from .tracer import Tracer
-
-Keys = Any
-"""int64 [R, 2]: (sequence, position) of each row of a forward; -1 for rows of nobody we asked for."""
-
-Fault = Callable[[int, str, Tensor], "Tensor | None"]
-
-
-@dataclass
-class Series:
-    """One point of one layer, forward after forward."""
-
-    keys: list[Any] = field(default_factory=list)
-    sums: list[Tensor] = field(default_factory=list)
-    salt: int = 0
-    dtype: str = ""
-    width: int = 0
-    node: str = ""
 
 
 @dataclass(frozen=True)
@@ -52,16 +35,15 @@ class Recorder:
 
     def __init__(self, target: Target | None = None) -> None:
         self.series: dict[tuple[int, str], Series] = {}
-        self.order: list[tuple[int, str]] = []
         self.problems: dict[str, str] = {}
         self.forwards = 0
         self.target = target
         self.programs: list[Program] = []
         self.prepare: Callable[[Tracer], None] | None = None
         self._keys: Keys = np.empty((0, 2), np.int64)
+        self._own = Owned.of(self._keys)
         self._tracer: Tracer | None = None
         self._done = False
-        self._last: tuple[Any, Any, Any] = (None, None, None)
 
     @property
     def keys(self) -> Keys:
@@ -70,6 +52,7 @@ class Recorder:
     def begin(self, keys: Keys) -> None:
         self.close_trace()
         self._keys = keys
+        self._own = Owned.of(keys)
         self.forwards += 1
         wanted = self.target
         if wanted is not None and not self._done:
@@ -116,26 +99,18 @@ class Recorder:
         if tensor.shape[0] < count:
             self.problems[f"{layer}.{name}"] = f"{tuple(tensor.shape)} has fewer rows than the {count} of the forward"
             return
-        own = np.flatnonzero(keys[:, 0] >= 0)
+        own = self._own if keys is self._keys else Owned.of(keys)
         rows = tensor[:count]
-        if len(own) != count:
-            rows = rows[torch.from_numpy(own).to(rows.device)]
+        if len(own.rows) != count:
+            rows = rows[torch.from_numpy(own.rows).to(rows.device)]
         series = self.series.get((layer, name))
         if series is None:
-            series = self.series[layer, name] = Series(salt=salt_of(rows))
-            series.dtype, series.width = str(rows.dtype).removeprefix("torch."), rows[0].numel() if len(rows) else 0
-            self.order.append((layer, name))
-        if len(own) == 0:
-            return
-        series.keys.append(keys[own])
-        series.sums.append(self._sums(tensor, rows))
-
-    def _sums(self, tensor: Tensor, rows: Tensor) -> Tensor:
-        """One tensor is often two points (one layer gives, the next takes it): its sums are kept until the next."""
-        mark = (tensor.data_ptr(), tuple(rows.shape), tensor.stride(), tensor.dtype, _version(tensor))
-        if mark[-1] is None or mark != self._last[0] or self._last[1] is not tensor:
-            self._last = (mark, tensor, row_sums(rows))
-        return self._last[2]
+            width = math.prod(rows.shape[1:])
+            series = Series(salt_of(rows), str(rows.dtype).removeprefix("torch."), width)
+            self.series[layer, name] = series
+        if len(own.rows):
+            series.keys.append(own.keys)
+            series.sums.append(row_sums(rows))
 
     def save(self, folder: str) -> dict[str, Any]:
         """Writes hashes (one file) and programs (if any); returns what was seen, for the step's info."""
@@ -144,63 +119,8 @@ class Recorder:
         if self.target is not None:
             save_programs(folder, self.programs)
             return {"programs": len(self.programs), "problems": self.problems}
-        arrays: dict[str, Any] = {}
-        index = []
-        repeated = unequal = 0
-        for number, key in enumerate(self.order):
-            series = self.series[key]
-            if not series.keys:
-                continue
-            keys = np.concatenate(series.keys)
-            sums = torch.cat(series.sums).cpu().numpy()
-            found = digests(sums, keys, series.salt)
-            kept, again, differing = first_of_each(keys, found)
-            repeated, unequal = repeated + again, unequal + differing
-            arrays[f"{number}.keys"] = np.ascontiguousarray(keys[kept])
-            arrays[f"{number}.digest"] = np.ascontiguousarray(found[kept])
-            index.append({"layer": key[0], "point": key[1], "dtype": series.dtype, "width": series.width, "n": number})
-        save_file(shared_keys(arrays), os.path.join(folder, "hashes.safetensors"))
-        body = {"points": index, "problems": self.problems, "forwards": self.forwards}
-        with open(os.path.join(folder, "points.json"), "w", encoding="utf-8") as file:
-            json.dump(body, file, allow_nan=False)
-        return {
-            "points": len(index),
-            "forwards": self.forwards,
-            "recomputed_rows": repeated,
-            "recomputed_rows_that_differ": unequal,
-            "problems": self.problems,
-        }
-
-
-def _version(tensor: Tensor) -> int | None:
-    """Counts writes into a tensor; those made under inference mode have none."""
-    return None if tensor.is_inference() else tensor._version
-
-
-def first_of_each(keys: Any, found: Any) -> tuple[Any, int, int]:
-    """Index of each key's first row; how many came again (recomputed after preemption), how many of those differ."""
-    _, first, inverse = np.unique(keys, axis=0, return_index=True, return_inverse=True)
-    again = len(keys) - len(first)
-    differing = int((found != found[first[inverse.reshape(-1)]]).any(axis=1).sum()) if again else 0
-    return np.sort(first), again, differing
-
-
-def shared_keys(arrays: dict[str, Any]) -> dict[str, Any]:
-    """Points of one step mostly have the same rows: their keys are stored once."""
-    stored: dict[bytes, str] = {}
-    out: dict[str, Any] = {}
-    links: dict[str, int] = {}
-    for name, array in arrays.items():
-        if not name.endswith(".keys"):
-            out[name] = array
-            continue
-        owner = stored.setdefault(array.tobytes(), name)
-        if owner == name:
-            out[name] = array
-        links[name] = int(owner.split(".")[0])
-    order = sorted(int(name.split(".")[0]) for name in links)
-    out["links"] = np.asarray([[n, links[f"{n}.keys"]] for n in order], np.int64).reshape(-1, 2)
-    return out
+        about = {"problems": self.problems, "forwards": self.forwards}
+        return {**save_hashes(folder, self.series, about), **about}
 
 
 class _unwatched:
