@@ -58,7 +58,10 @@ demo: env engine
 	$(VENV)/bin/bitgate demo --python $(BITGATE_ENGINE_PYTHON) --seed $(SEED)
 
 bench: env engine
-	@for script in tests/bench/bench_*.py; do echo "== $$script"; $(VENV)/bin/python $$script || exit 1; done
+	@missed=; for script in tests/bench/bench_*.py; do \
+	  echo "== $$script"; $(VENV)/bin/python $$script || missed="$$missed $$script"; \
+	done; \
+	if [ -n "$$missed" ]; then echo "a figure was missed, or could not be measured, in:$$missed" >&2; exit 1; fi
 
 # kill -9 at fifty random moments of a run, torchrun ranks included.
 stress: env engine

@@ -3,7 +3,8 @@
     python tests/bench/bench_compare.py [--rows 100000000] [--resident-rows 300000000] [--folder DIR]
 
 Prints: equal captures and captures with 1 % of rows different, each against numpy.array_equal over the same columns of
-the same files (memory-mapped, page cache warm), and the resident memory of a comparison of many rows.
+the same files (memory-mapped, page cache warm), and the resident memory of a comparison of many rows; each beside its
+limit. Exits with 1 when one is missed.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+from figures import Figures
 
 from bitgate.tools.captures import Capture, open_capture
 from bitgate.tools.compare import compare_pair
@@ -28,6 +30,7 @@ SAFETENSORS = {np.int64: "I64", np.uint8: "U8", np.float32: "F32"}
 BLOCK = 1 << 20
 LENGTH = 512
 VOCABULARY = 151_936
+EQUAL, DIFFERENT, RESIDENT_MIB = 1.5, 3.0, 1024.0
 
 
 def column(name: str, start: int, stop: int, rng: np.random.Generator) -> np.ndarray:
@@ -114,7 +117,7 @@ def best(work: Callable[[], object], times: int) -> float:
     return min(taken)
 
 
-def speed(folder: Path, rows: int, times: int) -> None:
+def speed(figures: Figures, folder: Path, rows: int, times: int) -> None:
     write(folder / "a", rows)
     write(folder / "b", rows)
     write(folder / "c", rows, different=0.01)
@@ -128,20 +131,21 @@ def speed(folder: Path, rows: int, times: int) -> None:
     found = compare_pair(a, c)
     print(f"rows                              {rows:>12,}")
     print(f"numpy.array_equal                 {reference:8.2f} s")
-    print(f"equal captures                    {equal:8.2f} s   {equal / reference:5.2f} x  (at most 1.5)")
-    print(f"1 % different ({found.different:,} rows) {different:8.2f} s   {different / reference:5.2f} x  (at most 3)")
+    figures.at_most("equal captures", equal / reference, EQUAL, "x", detail=f"{equal:.2f} s")
+    seconds = f"{different:.2f} s, {found.different:,} rows"
+    figures.at_most("1 % of rows different", different / reference, DIFFERENT, "x", detail=seconds)
 
 
-def resident(folder: Path, rows: int) -> None:
+def resident(figures: Figures, folder: Path, rows: int) -> None:
     write(folder / "a", rows)
     write(folder / "b", rows, different=0.001)
-    measure(folder, "in the same order")
+    measure(figures, folder, "in the same order")
     shutil.rmtree(folder / "b")
     write(folder / "b", rows, different=0.001, backwards=True)
-    measure(folder, "in another order")
+    measure(figures, folder, "in another order")
 
 
-def measure(folder: Path, order: str) -> None:
+def measure(figures: Figures, folder: Path, order: str) -> None:
     code = (
         "import resource, sys\n"
         "from bitgate.tools.captures import open_capture\n"
@@ -153,7 +157,8 @@ def measure(folder: Path, order: str) -> None:
         [sys.executable, "-c", code, folder / "a", folder / "b"], capture_output=True, text=True, check=True
     )
     count, different, kib = (int(part) for part in done.stdout.split())
-    print(f"resident memory, {count:,} rows {order}, {different:,} different: {kib / 1024:.0f} MiB  (below 1024)")
+    rows = f"{count:,} rows, {different:,} different"
+    figures.at_most(f"resident memory {order}", kib / 1024, RESIDENT_MIB, "MiB", detail=rows)
 
 
 def main() -> None:
@@ -165,10 +170,12 @@ def main() -> None:
     arguments = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="bitgate-bench-", dir=arguments.folder))
     try:
-        speed(folder / "speed", arguments.rows, arguments.times)
+        figures = Figures()
+        speed(figures, folder / "speed", arguments.rows, arguments.times)
         shutil.rmtree(folder / "speed")
         if arguments.resident_rows:
-            resident(folder / "resident", arguments.resident_rows)
+            resident(figures, folder / "resident", arguments.resident_rows)
+        figures.end()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -4,7 +4,8 @@
 
 Prints: the time from spawn to an answered tools/list, beside importing the SDK alone; the median time of calls that
 only read a ledger with many pieces of evidence, over stdio with the SDK's client, beside an empty call to the same
-server; and eight clients on two HTTP servers that append at once.
+server; and eight clients on two HTTP servers that append at once. Each beside its limit; exits with 1 when one is
+missed.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from typing import Any
 
 import anyio
 import httpx2
+from figures import Figures
 from mcp.client import Client
 from mcp.client.stdio import StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
@@ -41,6 +43,7 @@ OPENING = (
     {"jsonrpc": "2.0", "id": 2, "method": "tools/list", "params": {}},
 )
 BATCH = 2000
+START_S, READ_MS = 1.5, 15.0
 
 
 def command(project: Path, *words: str) -> list[str]:
@@ -68,7 +71,7 @@ def spawn_to_tools(project: Path) -> None:
         process.kill()
 
 
-def starts(project: Path, count: int) -> None:
+def starts(figures: Figures, project: Path, count: int) -> None:
     sdk = [sys.executable, "-c", "import mcp.server.mcpserver"]
     spawn_to_tools(project)
     imports, served = [], []
@@ -76,10 +79,8 @@ def starts(project: Path, count: int) -> None:
         imports.append(seconds(lambda: subprocess.run(sdk, check=True)))
         served.append(seconds(lambda: spawn_to_tools(project)))
     more = statistics.median(b - a for a, b in zip(imports, served, strict=True))
-    print(
-        f"spawn to tools/list: {statistics.median(served):.2f} s, importing the SDK alone "
-        f"{statistics.median(imports):.2f} s: {more:+.2f} s (at most +1.50)"
-    )
+    both = f"{statistics.median(served):.2f} s against {statistics.median(imports):.2f} s"
+    figures.at_most("spawn to tools/list, beyond importing the SDK alone", more, START_S, "s", detail=both)
 
 
 def fill(ledger: Path, count: int) -> list[str]:
@@ -105,7 +106,7 @@ def fill(ledger: Path, count: int) -> list[str]:
     return made
 
 
-async def reads(project: Path, evidence: list[str], calls: int) -> None:
+async def reads(figures: Figures, project: Path, evidence: list[str], calls: int) -> None:
     args = command(project)
     parameters = StdioServerParameters(command=args[0], args=args[1:], env=environment())
     with Store.open(project / ".bitgate" / "ledger.db") as store:
@@ -120,11 +121,11 @@ async def reads(project: Path, evidence: list[str], calls: int) -> None:
             "get_run, finished": lambda n: call(client, "get_run", run_id=run_id),
             "an unknown tool (the protocol alone)": lambda n: client.call_tool("none", {}),
         }
-        print(f"reading over stdio, {len(evidence)} pieces of evidence (p50 at most 15 ms):")
+        print(f"reading over stdio, {len(evidence)} pieces of evidence, p50:")
         for name, ask in shapes.items():
             times = [await timed(ask, n) for n in range(calls)]
             p50, p99 = statistics.median(times), statistics.quantiles(times, n=100)[98]
-            print(f"  {name:40} p50 {p50 * 1000:6.1f} ms   p99 {p99 * 1000:6.1f} ms")
+            figures.at_most(f"  {name}", p50 * 1000, READ_MS, "ms", detail=f"p99 {p99 * 1000:.1f} ms")
 
 
 async def call(client: Client, tool: str, **arguments: Any) -> None:
@@ -149,7 +150,7 @@ def http_server(project: Path) -> Iterator[str]:
         process.terminate()
 
 
-async def appends(project: Path, each: int) -> None:
+async def appends(figures: Figures, project: Path, each: int) -> None:
     made: list[str] = []
 
     async def client(url: str) -> None:
@@ -169,10 +170,10 @@ async def appends(project: Path, each: int) -> None:
                 tasks.start_soon(client, url)
         took = time.perf_counter() - started
     report = verify_ledger(project / ".bitgate" / "ledger.db")
-    print(
-        f"8 clients on 2 servers: {len(set(made))} of {8 * each} runs recorded in {took:.1f} s, no error, "
-        f"chain of {report.rows} rows {'valid' if report.ok else 'BROKEN'}"
-    )
+    chain = f"chain of {report.rows} rows {'valid' if report.ok else 'BROKEN'}"
+    seen = f"{len(set(made))} of {8 * each} runs recorded in {took:.1f} s, no error, {chain}"
+    good = len(set(made)) == 8 * each and report.ok
+    figures.holds("8 clients on 2 servers", seen, "no error, no lost row, chain valid", good)
 
 
 def main() -> None:
@@ -185,10 +186,12 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="bitgate-bench-") as folder:
         project = Path(folder)
         (project / "bitgate.toml").write_text('[model.tiny]\npath = "tiny"\n', encoding="utf-8")
-        starts(project, options.starts)
+        figures = Figures()
+        starts(figures, project, options.starts)
         evidence = fill(project / ".bitgate" / "ledger.db", options.evidence)
-        anyio.run(reads, project, evidence, options.calls)
-        anyio.run(appends, project, options.each)
+        anyio.run(reads, figures, project, evidence, options.calls)
+        anyio.run(appends, figures, project, options.each)
+    figures.end()
 
 
 if __name__ == "__main__":
