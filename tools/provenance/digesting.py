@@ -6,13 +6,16 @@ needs the standard library and blake3 alone, so that a helper starts in a few mi
 
 from __future__ import annotations
 
-import hashlib
 import os
 import stat
 import struct
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Final
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    # Importing typing takes a helper longer than everything else that it imports.
+    from typing import Any, Final
 
 BUFFER: Final = 1 << 17
 """Bytes of one read: what is read is hashed while it still lies in the core's second-level cache."""
@@ -33,10 +36,9 @@ def key_of(seen: os.stat_result) -> Key:
     return seen.st_dev, seen.st_ino, seen.st_size, seen.st_mtime_ns, seen.st_ctime_ns
 
 
-def digests(paths: Sequence[bytes], numbers: Iterable[int], make: Callable[[], Any]) -> Iterator[Row]:
-    """One row a number, in their order; `make` begins a hash."""
-    buffer = bytearray(BUFFER)
-    view = memoryview(buffer)
+def digests(paths: Sequence[bytes], numbers: Iterable[int], make: Callable[[memoryview], Any]) -> Iterator[Row]:
+    """One row a number, in their order; `make` begins a hash with the first bytes."""
+    view = memoryview(bytearray(BUFFER))
     for number in numbers:
         try:
             # Without O_NONBLOCK a pipe that somebody put there would never open.
@@ -45,21 +47,23 @@ def digests(paths: Sequence[bytes], numbers: Iterable[int], make: Callable[[], A
             yield number, None, reason_of(error)
             continue
         try:
-            yield number, *_digest(file, make(), buffer, view)
+            yield number, *_digest(file, make, view)
         except OSError as error:
             yield number, None, reason_of(error)
         finally:
             os.close(file)
 
 
-def _digest(file: int, found: Any, buffer: bytearray, view: memoryview) -> tuple[Key | None, str]:
+def _digest(file: int, make: Callable[[memoryview], Any], view: memoryview) -> tuple[Key | None, str]:
     before = os.fstat(file)
     if not stat.S_ISREG(before.st_mode):
         return None, "Is a directory" if stat.S_ISDIR(before.st_mode) else "it is no regular file"
+    count = os.readv(file, [view])
+    found = make(view[:count])
     # A short read of a regular file is its end: most files take one call.
-    while (count := os.readv(file, [buffer])) == BUFFER:
-        found.update(buffer)
-    found.update(view[:count])
+    while count == BUFFER:
+        count = os.readv(file, [view])
+        found.update(view[:count])
     key = key_of(os.fstat(file))
     return (key, found.hexdigest()) if key == key_of(before) else (None, CHANGED)
 
@@ -103,7 +107,8 @@ def main(kind: str, tickets: str, folder: str) -> None:
     A file without a digest is left out: whoever started the helpers reads it again and says what is wrong with it.
     """
     sys.path.append(folder)
-    make: Callable[[], Any] = __import__("blake3").blake3 if kind == "blake3" else hashlib.sha256
+    module = "blake3" if kind == "blake3" else "hashlib"
+    make: Callable[[memoryview], Any] = getattr(__import__(module), kind)
     # Their input is one file, whose position they share.
     paths = os.pread(0, os.fstat(0).st_size, 0).split(b"\0")
     rows: list[Row] = []

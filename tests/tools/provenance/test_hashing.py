@@ -142,14 +142,11 @@ def test_helpers_end_when_nobody_wants_their_answers(files: list[str], monkeypat
 class Writes:
     """A hash during which somebody does something to the file, until the clock of the file system has moved on."""
 
-    def __init__(self, path: Path, act: Callable[[Path], object]) -> None:
-        self._path, self._act, self._hash = path, act, blake3()
-
-    def update(self, data: Any) -> None:
-        self._hash.update(data)
-        before = self._path.stat().st_ctime_ns
-        while self._path.stat().st_ctime_ns == before:
-            self._act(self._path)
+    def __init__(self, data: memoryview, path: Path, act: Callable[[Path], object]) -> None:
+        self._hash = blake3(data)
+        before = path.stat().st_ctime_ns
+        while path.stat().st_ctime_ns == before:
+            act(path)
 
     def hexdigest(self) -> str:
         return self._hash.hexdigest()
@@ -180,7 +177,7 @@ ACTS: dict[str, Callable[[Path], object]] = {
 def test_a_file_that_changes_while_it_is_read_has_no_digest(tmp_path: Path, act: Callable[[Path], object]) -> None:
     path = tmp_path / "f"
     path.write_bytes(b"x" * 10)
-    assert list(digests([os.fsencode(path)], [0], lambda: Writes(path, act))) == [(0, None, CHANGED)]
+    assert list(digests([os.fsencode(path)], [0], lambda data: Writes(data, path, act))) == [(0, None, CHANGED)]
 
 
 def test_what_was_just_written_is_not_remembered(
