@@ -123,13 +123,16 @@ def _remember(connection: sqlite3.Connection, kind: str, rows: Iterable[tuple[Ke
 
 def hash_all(paths: Sequence[str], kind: str = "blake3") -> Iterator[tuple[str, Key | None, str]]:
     """(path, key, hex digest) of every file, or (path, None, why) of one that cannot be read or changed meanwhile."""
-    ordered = sorted(paths, key=lambda path: path.endswith(TEXT))
-    raw = [os.fsencode(path) for path in ordered]
-    rows = _by_threads(raw, kind) if len(raw) < HELPER_FROM else _by_helpers(raw, kind)
-    return ((ordered[number], key, text) for number, key, text in rows)
+    ordered = sorted((path for path in paths if "\0" not in path), key=lambda path: path.endswith(TEXT))
+    if len(ordered) < len(paths):
+        yield from ((path, None, "embedded null byte") for path in paths if "\0" in path)
+    together = os.fsencode("\0".join(ordered))
+    rows = _by_threads if len(ordered) < HELPER_FROM else _by_helpers
+    for number, key, text in rows(together, together.split(b"\0") if ordered else [], kind):
+        yield ordered[number], key, text
 
 
-def _by_threads(paths: Sequence[bytes], kind: str) -> Iterator[Row]:
+def _by_threads(_: bytes, paths: Sequence[bytes], kind: str) -> Iterator[Row]:
     """Both hashes let go of the interpreter, so threads are enough for few files."""
     cores = _cores()
     with tempfile.TemporaryFile() as tickets, ThreadPoolExecutor(cores) as pool:
@@ -141,12 +144,10 @@ def _by_threads(paths: Sequence[bytes], kind: str) -> Iterator[Row]:
             yield from share
 
 
-def _by_helpers(paths: Sequence[bytes], kind: str) -> Iterator[Row]:
+def _by_helpers(together: bytes, paths: Sequence[bytes], kind: str) -> Iterator[Row]:
     """Rows as the helpers write them. What they did not deliver is read here: it shows why, or a helper was ended."""
     lacking = set(range(len(paths)))
-    # A path that holds what separates paths is none that a helper can be told.
-    sent = b"\0".join(b"" if b"\0" in path else path for path in paths)
-    for records in _written(sent, len(paths), kind):
+    for records in _written(together, len(paths), kind):
         for row in unpacked(records):
             lacking.discard(row[0])
             yield row
