@@ -28,6 +28,14 @@ class Unmet:
 
 
 @dataclass(frozen=True)
+class Divergence:
+    """A failed comparison, and the call that would localise it."""
+
+    evidence_id: str
+    call: str
+
+
+@dataclass(frozen=True)
 class Facts:
     """What gate-wide conditions read, gathered from the ledger by the caller."""
 
@@ -41,8 +49,8 @@ class Facts:
     """The proposal that a reviewer froze; None when nobody did."""
     tuning: Sequence[Evidence] = ()
     """A/B evidence between candidates of the baseline that the proposal names and the ledger holds."""
-    unexplained: Sequence[str] = ()
-    """Ids of failed comparisons for which no bisect_layer evidence holds a repro."""
+    unexplained: Sequence[Divergence] = ()
+    """Failed comparisons for which no bisect_layer evidence holds a repro."""
 
     def manifest(self, gate: str, today: Today) -> Manifest | None:
         """The frozen baseline; for C1 also a proposal that the configuration has moved on to."""
@@ -195,15 +203,9 @@ def frozen_digests(manifest: Manifest | None) -> dict[str, str]:
 def divergences_have_repros(today: Today, facts: Facts) -> list[Unmet]:
     if not facts.unexplained:
         return []
-    named = ", ".join(facts.unexplained[:3])
+    named = ", ".join(item.evidence_id for item in facts.unexplained[:3])
     more = f" and {len(facts.unexplained) - 3} more" if len(facts.unexplained) > 3 else ""
-    return [
-        Unmet(
-            "divergences_have_repros",
-            f"no repro on record for {named}{more}",
-            f'bisect_layer(evidence="{facts.unexplained[0]}")',
-        )
-    ]
+    return [Unmet("divergences_have_repros", f"no repro on record for {named}{more}", facts.unexplained[0].call)]
 
 
 GATE_CONDITIONS: Final[dict[str, Callable[[Today, Facts], list[Unmet]]]] = {

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any, Final
 
+from bitgate.gates.conditions import Divergence
 from bitgate.gates.matching import Seen
 from bitgate.gates.spec import Need
 from bitgate.store.records import Evidence, Verdict
@@ -77,20 +78,38 @@ def _has(evidence: Evidence, digests: Mapping[str, str]) -> bool:
     return digests.items() <= {record.name: record.digest for record in evidence.sides.values()}.items()
 
 
-def unexplained_failures(store: Store, limit: int = 100) -> list[str]:
-    """Failed comparisons, newest first, for which no bisect_layer evidence about the same sides holds a repro."""
+BISECTED_AS: Final[Mapping[str, str]] = {"repeat": "batch", "layout": "batch"}
+"""Check of run_compare -> check of bisect_layer that localises its failures, where it has another name."""
+
+
+def unexplained_failures(store: Store, limit: int = 100) -> list[Divergence]:
+    """Failed comparisons, newest first, for which no localisation of the same sides holds a repro."""
     failed = [e for e in store.list_evidence(tool="run_compare", verdict="fail", limit=limit) if _is_configured(e)]
     has_repro = cache(_repro_finder(store, limit))
-    newest: dict[frozenset[str], str] = {}
+    newest: dict[tuple[str, frozenset[str]], Evidence] = {}
     for evidence in failed:
-        newest.setdefault(_sides(evidence), evidence.id)
-    return [evidence_id for sides, evidence_id in newest.items() if not has_repro(sides)]
+        newest.setdefault((_bisected_as(evidence), _sides(evidence)), evidence)
+    return [Divergence(evidence.id, _bisection(evidence)) for key, evidence in newest.items() if not has_repro(*key)]
 
 
-def _repro_finder(store: Store, limit: int) -> Callable[[frozenset[str]], bool]:
+def _repro_finder(store: Store, limit: int) -> Callable[[str, frozenset[str]], bool]:
     bisected = store.list_evidence(tool="bisect_layer", limit=limit)
-    explained = {_sides(e) for e in bisected if any("repro" in artifact.name for artifact in e.artifacts)}
-    return lambda sides: any(sides <= known for known in explained)
+    explained = {(e.check, _sides(e)) for e in bisected if any("repro" in artifact.name for artifact in e.artifacts)}
+    return lambda check, sides: any(check == known and sides <= about for known, about in explained)
+
+
+def _bisected_as(evidence: Evidence) -> str:
+    check = evidence.check or ""
+    return BISECTED_AS.get(check, check)
+
+
+def _bisection(evidence: Evidence) -> str:
+    """The call that would localise this failure, on the sides and the model that failed."""
+    check = _bisected_as(evidence)
+    named = ("side", "trainer", "model") if check == "rollout_vs_trainer" else ("side", "model")
+    given = {name: evidence.request.get(name) for name in named}
+    words = "".join(f', {name}="{value}"' for name, value in given.items() if isinstance(value, str))
+    return f'bisect_layer(check="{check}"{words})'
 
 
 def _is_configured(evidence: Evidence) -> bool:

@@ -251,7 +251,10 @@ def test_c6_asks_for_a_repro_of_every_earlier_divergence(world):
     assert set(world.missing("C6")) == {"divergences_have_repros"}
     assert bad.id in world.missing("C6")["divergences_have_repros"]
     reference = world.store.artifacts.put_bytes(b"raise SystemExit(1)", name="repro-run.py", media_type="text/x-python")
-    world.evidence("bisect_layer", verdict="fail", sides=[world.other_rollout], artifacts=(reference,))
+    found = {"verdict": "fail", "sides": [world.other_rollout], "artifacts": (reference,)}
+    world.evidence("bisect_layer", "phase", **found)
+    assert set(world.missing("C6")) == {"divergences_have_repros"}  # a repro of something else
+    world.evidence("bisect_layer", "batch", **found)
     assert world.submit("C6").status.state == "passed"
 
 
