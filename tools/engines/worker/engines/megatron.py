@@ -25,6 +25,7 @@ from .transformers_layout import Batch, Place
 
 PACKAGES = ("torch", "megatron-core", "transformer-engine", "apex", "flash-attn", "safetensors")
 PLAIN = (bool, int, float, str, list)
+BY_DEPTH = ("num_layers", "moe_layer_freq")
 
 
 class MegatronEngine(ForwardEngine):
@@ -61,7 +62,6 @@ class MegatronEngine(ForwardEngine):
                 "spec": built.spec,
                 "attention": type(self._attention()).__name__,
                 "vocabulary": {"of_the_checkpoint": self._sizes.vocabulary, "padded_to": built.padded},
-                "proved_tensors": self._proved,
             },
             "config": _set_fields(built.config),
             "gpt": dict(self._sizes.gpt),
@@ -69,7 +69,7 @@ class MegatronEngine(ForwardEngine):
             "determinism": determinism(),
             "cuda_stand_ins": self._device.type == "cpu",
         }
-        return {"stable": stable, "volatile": volatile()}
+        return {"stable": stable, "volatile": {**volatile(), "proved_tensors": self._proved}}
 
     def _attention(self) -> torch.nn.Module:
         module: torch.nn.Module = self._model.decoder.layers[0].self_attention.core_attention
@@ -155,10 +155,13 @@ ENGINE = MegatronEngine
 
 
 def _set_fields(config: Any) -> dict[str, Any]:
-    """The fields of a TransformerConfig that are not at their defaults, as far as JSON has their types."""
+    """The fields of a TransformerConfig that are not at their defaults, as far as JSON has their types.
+
+    Those that grow with the number of layers stay out: a slice with fewer of them runs on the same side.
+    """
     found = {}
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
-        if isinstance(value, PLAIN) and value != field.default:
+        if field.name not in BY_DEPTH and isinstance(value, PLAIN) and value != field.default:
             found[field.name] = value
     return dict(sorted(found.items()))

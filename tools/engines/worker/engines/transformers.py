@@ -53,9 +53,9 @@ class TransformersEngine(ForwardEngine):
             },
             "operators": operators_of(self._model),
             "determinism": determinism(),
-            "batch_invariant": {"requested": self._invariant, "tiled_products": self._tiled},
+            "batch_invariant": {"requested": self._invariant},
         }
-        return {"stable": stable, "volatile": volatile()}
+        return {"stable": stable, "volatile": {**volatile(), "tiled_products": self._tiled}}
 
     def weights(self) -> Iterator[tuple[str, Any]]:
         checkpoint = CheckpointReader(self._path)

@@ -46,6 +46,8 @@ def describe(
         "kv_cache_bytes": config.cache_config.kv_cache_memory_bytes,
         "weights_readback": dict(readback),
         "process": os.getpid(),
+        "layers_by_operator": _layers_by_operator(model),
+        "tiled_products": tiles_report(model)["tiled_products"] if platform == "cpu" and invariant else 0,
     }
     return {"stable": stable, "volatile": volatile}
 
@@ -113,7 +115,12 @@ def _ir_priority(config: Any) -> dict[str, list[str]]:
     return {name: [str(item) for item in order] for name, order in sorted(vars(priority).items())} if priority else {}
 
 
-def _operators(model: torch.nn.Module) -> dict[str, dict[str, int]]:
+def _operators(model: torch.nn.Module) -> dict[str, list[str]]:
+    """Layer class -> what its layers dispatch to. Not how many: a slice with fewer layers runs on the same side."""
+    return {name: sorted(counts) for name, counts in _layers_by_operator(model).items()}
+
+
+def _layers_by_operator(model: torch.nn.Module) -> dict[str, dict[str, int]]:
     """Layer class -> what it dispatches to -> how many layers do."""
     found: dict[str, Counter[str]] = {}
     for _, module in model.named_modules():
@@ -161,9 +168,9 @@ def _attention(config: Any) -> dict[str, Any]:
     layers = config.compilation_config.static_forward_context.values()
     attention = [layer for layer in layers if hasattr(layer, "impl") and hasattr(layer, "attn_backend")]
     return {
-        "backends": dict(Counter(layer.attn_backend.get_name() for layer in attention)),
-        "implementations": dict(Counter(type(layer.impl).__name__ for layer in attention)),
-        "isa": dict(Counter(str(layer.isa) for layer in attention if hasattr(layer, "isa"))),
+        "backends": sorted({layer.attn_backend.get_name() for layer in attention}),
+        "implementations": sorted({type(layer.impl).__name__ for layer in attention}),
+        "isa": sorted({str(layer.isa) for layer in attention if hasattr(layer, "isa")}),
     }
 
 
@@ -173,6 +180,7 @@ def _invariance(model: torch.nn.Module, platform: str, invariant: bool, variable
     report: dict[str, Any] = {"requested": invariant, "variables": variables}
     report[VLLM_BATCH_INVARIANT] = bool(envs.VLLM_BATCH_INVARIANT)
     if platform == "cpu":
-        report |= tiles_report(model) if invariant else {}
+        tiles = tiles_report(model) if invariant else {}
+        report |= {name: value for name, value in tiles.items() if name != "tiled_products"}
         report[SPLIT_KV] = bool(getattr(envs, SPLIT_KV, True))
     return report
