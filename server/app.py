@@ -13,13 +13,14 @@ from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp.server.mcpserver.tools.base import Tool as ServedTool
 from mcp.server.mcpserver.utilities.func_metadata import ArgModelBase, FuncMetadata
-from mcp.types import CallToolResult, TextContent, ToolAnnotations
+from mcp.types import CallToolResult, InputRequiredResult, TextContent, ToolAnnotations
 from pydantic import BaseModel, JsonValue
 
 from bitgate.server import calls
 from bitgate.server.about import INSTRUCTIONS, NAME, TITLE, version
 from bitgate.server.answers import RunAnswer, fitted
 from bitgate.server.arguments import input_schema, parse, split_wait
+from bitgate.server.asking import offer_of, offered
 from bitgate.server.gate_resources import add_gate_resources, add_prompts
 from bitgate.server.gate_tools import GATE_TOOLS
 from bitgate.server.ledger_tools import LEDGER_TOOLS, LedgerTool
@@ -118,12 +119,18 @@ def _served(
     *,
     waits: bool,
 ) -> ServedTool:
-    async def call(arguments: dict[str, Any], ctx: Context[None]) -> CallToolResult:
+    async def call(arguments: dict[str, Any], ctx: Context[None]) -> CallToolResult | InputRequiredResult:
         async def on_progress(done: float, total: float | None, message: str) -> None:
             await ctx.report_progress(done, total, message)
 
+        acting = _acting(session)
         try:
-            body = await handle(_acting(session), arguments, on_progress)
+            body = await handle(acting, arguments, on_progress)
+            if (offer := offer_of(acting, body)) is not None:
+                answer = await offered(ctx, offer, body)
+                if isinstance(answer, InputRequiredResult):
+                    return answer
+                body = answer
         except (BitgateError, StoreError) as error:
             raise ToolError(clean_text(str(error))[:4000]) from error
         except OSError as error:

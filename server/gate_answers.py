@@ -56,6 +56,7 @@ class BoardAnswer(Answer):
     baseline: str | None = None
     recorded: bool | None = Field(default=None, description="False when the same outcome was on record already")
     sign: str | None = Field(default=None, description="Where a person signs; nothing here can")
+    asked: str | None = Field(default=None, description="That the client's user was offered the review page")
 
 
 class BaselineAnswer(Answer):
@@ -103,15 +104,20 @@ ADDRESS: Final = "review.url"
 """File in `.bitgate` that holds the address of a review page that is running."""
 
 
+def review_address(state: Path) -> str:
+    """Where a review page of this project is running now; empty when none is. It has no token: that is the person's."""
+    try:
+        address = (state / ADDRESS).read_text(encoding="utf-8").strip()
+    except OSError:
+        return ""
+    return address if re.fullmatch(r"http://127\.0\.0\.1:\d{1,5}", address) else ""
+
+
 def where_to_sign(gate: str, state: Path | None) -> str:
     """For a person: the running page, or the commands. No answer through the agent's client is ever a signature."""
     commands = f"bitgate review, or bitgate decision {gate}"
-    try:
-        address = (state / ADDRESS).read_text(encoding="utf-8").strip() if state else ""
-    except OSError:
-        address = ""
-    known = re.fullmatch(r"http://127\.0\.0\.1:\d{1,5}", address)
-    return f"a person opens {address}/gates/{gate} (or runs {commands})" if known else f"a person runs {commands}"
+    address = review_address(state) if state else ""
+    return f"a person opens {address}/gates/{gate} (or runs {commands})" if address else f"a person runs {commands}"
 
 
 def gate_answer(

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from gate_project import make_project
 from mcp.client import Client
 
 from bitgate.gates import reviewers
@@ -18,44 +19,13 @@ from bitgate.server.gate_answers import ADDRESS, where_to_sign
 from bitgate.server.session import Session, Workplace
 from bitgate.store import Store
 
-CONFIG = """
-[model.tiny]
-path = "tiny"
-[side.rollout]
-engine = "python"
-python = "python3"
-module = "mine.py"
-[side.trainer]
-engine = "python"
-python = "python3"
-module = "mine.py"
-[side.baseline]
-engine = "python"
-python = "python3"
-module = "mine.py"
-[side.cand]
-engine = "python"
-python = "python3"
-module = "mine.py"
-owner = "baseline"
-[workload.short]
-max_tokens = 4
-[workload.short.generator]
-count = 2
-length = 3
-[policy]
-updates_per_step = 1
-corrections = []
-cross_rank_reduction = "none"
-"""
 SIGNERS = "rosa ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIEuKmOTJL67ywWuMivuFVzv7QiyNpYLlSx1vS8DQnj0\n"
 
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    (tmp_path / "bitgate.toml").write_text(CONFIG, encoding="utf-8")
-    (tmp_path / "tiny").mkdir()
-    with Store.open(tmp_path / ".bitgate" / "ledger.db") as store:
+    project = make_project(tmp_path)
+    with Store.open(project.ledger) as store:
         reviewers.found(store, SIGNERS, "person:rosa")
     return tmp_path
 
@@ -89,7 +59,7 @@ async def test_the_board_names_every_gate_and_what_is_next(connect, mode):
         refused, answer = await called(client, "get_gates")
     assert not refused
     assert [item["gate"] for item in answer["gates"]] == list(GATE_IDS)
-    assert answer["next"] == 'C0: slice_model(model="tiny", plan_only=true)'
+    assert answer["next"] == 'C0: slice_model(model="full", plan_only=true)'
     assert len(json.dumps(answer)) < 10_000
 
 
@@ -141,11 +111,11 @@ async def test_what_the_role_may_not_is_refused_before_a_row_is_written(connect,
 ESCAPES = [
     "../../etc",
     "/etc/passwd",
-    "tiny\x00",
+    "full\x00",
     "bitgate.toml/../../..",
     "..",
     "/",
-    "tiny/../../x",
+    "full/../../x",
     "/proc/self/environ",
 ]
 
