@@ -23,7 +23,7 @@ from bitgate.tools.config.load import MAIN, load_config
 @click.option("--trainer-python", help="Interpreter that has the trainer.")
 @click.option(
     "--trainer-engine",
-    type=click.Choice(["transformers", "vllm_kernels", "python"]),
+    type=click.Choice(["transformers", "megatron", "vllm_kernels", "python"]),
     default="transformers",
     show_default=True,
 )
@@ -90,7 +90,7 @@ def _python(what: str, engine: str, probes: list[Probe], ask: bool) -> str:
 
 
 def _found(engine: str, probes: list[Probe]) -> str | None:
-    needs = {"vllm": ("torch", "vllm"), "vllm_kernels": ("torch", "vllm")}
+    needs = {"vllm": ("torch", "vllm"), "vllm_kernels": ("torch", "vllm"), "megatron": ("torch", "megatron")}
     return first_with(probes, *needs.get(engine, ("torch", "transformers")))
 
 
