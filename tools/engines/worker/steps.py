@@ -51,7 +51,7 @@ class Steps:
         from .probes.observe import observed
 
         folder = os.path.join(self.folder, "observed")
-        rows, seen = observed(self.job.engine, self.engine, step, self.sequences, folder)
+        rows, seen = observed(self.job.engine, self.engine, step, self.sequences, folder, self.job.model_path)
         return rows, {"observed": seen}
 
     def _write(self, step: Step, rows: StepRows) -> str | None:

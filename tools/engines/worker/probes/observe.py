@@ -25,9 +25,12 @@ TAPS = {
 
 
 def observed(
-    name: str, engine: Engine, step: Step, sequences: Sequences, folder: str
+    name: str, engine: Engine, step: Step, sequences: Sequences, folder: str, checkpoint: str = ""
 ) -> tuple[StepRows, dict[str, Any]]:
-    """Runs `step` watched; writes hashes or operator programs to `folder`; returns the rows and what was seen."""
+    """Runs `step` watched; writes hashes or operator programs to `folder`; returns the rows and what was seen.
+
+    checkpoint: the folder that the engine's model was loaded from, if weights are to be looked for in it.
+    """
     wanted = step["observe"]
     recorder = Recorder(_target(wanted.get("target")))
     taps = taps_of(name, engine, recorder, set(step.get("company") or ()))
@@ -38,7 +41,7 @@ def observed(
         taps.remove()
     recorder.close_trace()
     _logprobs(recorder, rows)
-    return rows, recorder.save(os.path.join(folder, step["name"]))
+    return rows, recorder.save(os.path.join(folder, step["name"]), checkpoint)
 
 
 def taps_of(name: str, engine: Engine, recorder: Recorder, company: set[int]) -> Taps:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from .hashed import Keys, Owned, Series, save_hashes
 from .hashing import row_sums, salt_of
+from .lean import lean
 from .program import Program
 from .stored import save_programs
 from .tracer import Tracer
@@ -79,7 +80,7 @@ class Recorder:
             self.problems["program"] = f"{wanted.output[1]} of layer {wanted.output[0]} did not pass while traced"
             return
         self._done = True
-        self.programs.append(program)
+        self.programs.append(lean(program, wanted.sequence, wanted.position))
 
     def point(self, layer: int, name: str, tensor: Tensor, *, raw: Tensor | None = None, keys: Keys = None) -> None:
         """`tensor`: [R, ...], R rows in the order of the forward's keys (or of `keys`); further rows are padding.
@@ -112,12 +113,15 @@ class Recorder:
             series.keys.append(own.keys)
             series.sums.append(row_sums(rows))
 
-    def save(self, folder: str) -> dict[str, Any]:
-        """Writes hashes (one file) and programs (if any); returns what was seen, for the step's info."""
+    def save(self, folder: str, checkpoint: str) -> dict[str, Any]:
+        """Writes hashes (one file) and programs (if any); returns what was seen, for the step's info.
+
+        checkpoint: the model's folder, in which weights are looked for before they are written.
+        """
         self.close_trace()
         os.makedirs(folder, exist_ok=True)
         if self.target is not None:
-            save_programs(folder, self.programs)
+            save_programs(folder, self.programs, checkpoint)
             return {"programs": len(self.programs), "problems": self.problems}
         about = {"problems": self.problems, "forwards": self.forwards}
         return {**save_hashes(folder, self.series, about), **about}

@@ -19,6 +19,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from .experiments.case import Case
+from .held import alike
+from .narrow import narrowed
 from .program import Program
 from .rows import rows_of, same_bits
 from .shrink import fewest_rows
@@ -55,6 +57,7 @@ def shrunk(case: Case) -> Small:
     key = list(case.a.rows[target_a])
     a, row_a = fewest_rows(case.a, target_a, gives(wanted_a, target_a, 0, key))
     b, row_b = fewest_rows(case.b, target_b, gives(wanted_b, target_b, 0, key))
+    a, b = narrowed(a, row_a, b, row_b)
     return Small(a, b, row_a, row_b)
 
 
@@ -63,11 +66,13 @@ def write_repro(folder: str, case: Case, small: Small, about: dict[str, Any]) ->
     os.makedirs(folder, exist_ok=True)
     tensors = {f"a.{n}": t for n, t in small.a.values.items()} | {f"b.{n}": t for n, t in small.b.values.items()}
     strides = {n: list(t.stride()) for n, t in tensors.items() if not t.is_contiguous() and 0 not in t.stride()}
+    same = alike(list(tensors.items()))
     path = os.path.join(folder, TENSORS)
-    save_file({n: t.detach().contiguous().clone() for n, t in tensors.items()}, path)
+    save_file({n: tensors[n].detach().contiguous().clone() for n in dict.fromkeys(same.values())}, path)
     with open(path, "rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
-    text = script(small, about, digest, strides, torch.get_num_threads())
+    twice = {name: other for name, other in same.items() if name != other}
+    text = script(small, about, digest, strides, torch.get_num_threads(), twice)
     with open(os.path.join(folder, SCRIPT), "w", encoding="utf-8") as script_file:
         script_file.write(text)
     codes = [_exit_code(folder) for _ in range(PROOFS)]
@@ -90,7 +95,15 @@ def _exit_code(folder: str) -> int:
     return done.returncode
 
 
-def script(small: Small, about: dict[str, Any], digest: str, strides: dict[str, list[int]], threads: int) -> str:
+def script(
+    small: Small,
+    about: dict[str, Any],
+    digest: str,
+    strides: dict[str, list[int]],
+    threads: int,
+    same: dict[str, str] | None = None,
+) -> str:
+    """`same`: tensor -> the one stored in its place, of the same bytes."""
     kernels = any(not op.name.startswith("aten.") for p in (small.a, small.b) for op in p.ops)
     lines = [
         '"""' + str(about["title"]).replace('"""', "'''"),
@@ -111,6 +124,7 @@ def script(small: Small, about: dict[str, Any], digest: str, strides: dict[str, 
         "",
         f'SHA256 = "{digest}"',
         f"STRIDES = {json.dumps(strides)}",
+        f"SAME = {json.dumps(same or {})}",
         f"HANDLERS = {_handlers(small)!r}",
         f"ROW_A, ROW_B, ROWS_A, ROWS_B = {small.row_a}, {small.row_b}, {len(small.a.rows)}, {len(small.b.rows)}",
         f"torch.set_num_threads({threads})",
@@ -178,8 +192,8 @@ def load():
         start, end = (8 + size + offset for offset in entry["data_offsets"])
         dtype = DTYPES[entry["dtype"]]
         flat = torch.frombuffer(bytearray(data[start:end]), dtype=dtype) if end > start else torch.empty(0, dtype=dtype)
-        found[name] = prepared(name, flat.reshape(entry["shape"]))
-    return found
+        found[name] = flat.reshape(entry["shape"])
+    return {name: prepared(name, found[SAME.get(name, name)]) for name in [*found, *SAME]}
 
 
 def prepared(name, tensor):

@@ -20,7 +20,7 @@ def with_rows(program: Program, rows: list[int]) -> Program | None:
         return None
     index = torch.tensor(rows)
     values = {n: _picked(v, count, index) for n, v in program.values.items()}
-    ops = [Op(op.name, _resized(op.args, count, len(rows)), op.kwargs, op.outs, op.writes) for op in program.ops]
+    ops = [Op(op.name, resized(op.args, count, len(rows)), op.kwargs, op.outs, op.writes) for op in program.ops]
     expected = program.expected[index]
     canonical = {n: t[index] for n, t in program.canonical.items()}
     kept = [program.rows[r] for r in rows]
@@ -35,7 +35,7 @@ def _picked(value: Tensor, count: int, index: Tensor) -> Tensor:
     return value
 
 
-def _resized(args: Any, count: int, size: int) -> Any:
+def resized(args: Any, count: int, size: int) -> Any:
     """Sizes of views and allocations that are the number of rows."""
     return [
         [size if item == count and not isinstance(item, bool) else item for item in arg]

@@ -1,4 +1,7 @@
-"""Programs as files: tensors in safetensors, operators beside them as JSON."""
+"""Programs as files: tensors in safetensors, operators beside them as JSON.
+
+No bytes are written twice: tensors that are alike are stored once, and weights are named in the checkpoint.
+"""
 
 from __future__ import annotations
 
@@ -10,17 +13,24 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from .held import Checkpoint, alike, read_held
 from .program import Op, Program
 
 
-def save_programs(folder: str, programs: Sequence[Program]) -> None:
+def save_programs(folder: str, programs: Sequence[Program], checkpoint: str) -> None:
+    """`checkpoint`: the model's folder. What it holds is named, not written."""
     os.makedirs(folder, exist_ok=True)
+    weights = Checkpoint(checkpoint)
     for number, program in enumerate(programs):
         tensors = {f"value.{n}": v for n, v in program.values.items()} | {"expected": program.expected}
         tensors |= {f"canonical.{n}": v for n, v in program.canonical.items()}
-        strides = {n: list(t.stride()) for n, t in tensors.items() if not t.is_contiguous()}
+        found = {n: weights.find(v) for n, v in tensors.items() if n.startswith("value.")}
+        held = {n: reference for n, reference in found.items() if reference is not None}
+        same = alike([(n, t) for n, t in tensors.items() if n not in held])
+        stored = {n: tensors[n] for n in dict.fromkeys(same.values())}
+        strides = {n: list(t.stride()) for n, t in stored.items() if not t.is_contiguous()}
         save_file(
-            {n: t.detach().cpu().contiguous().clone() for n, t in tensors.items()},
+            {n: t.detach().cpu().contiguous().clone() for n, t in stored.items()},
             os.path.join(folder, f"program{number}.safetensors"),
         )
         body = {
@@ -29,16 +39,20 @@ def save_programs(folder: str, programs: Sequence[Program]) -> None:
             "output": program.output,
             "rows": program.rows,
             "notes": {**program.notes, "strides": strides},
+            "held": held,
+            "same": same,
         }
         with open(os.path.join(folder, f"program{number}.json"), "w", encoding="utf-8") as file:
             json.dump(body, file, allow_nan=False)
 
 
 def load_program(folder: str, number: int = 0) -> Program:
-    tensors = load_file(os.path.join(folder, f"program{number}.safetensors"))
+    stored = load_file(os.path.join(folder, f"program{number}.safetensors"))
     with open(os.path.join(folder, f"program{number}.json"), encoding="utf-8") as file:
         body = json.load(file)
-    tensors = {name: restrided(t, body["notes"]["strides"].get(name)) for name, t in tensors.items()}
+    stored = {name: restrided(t, body["notes"]["strides"].get(name)) for name, t in stored.items()}
+    tensors = {name: stored[other] for name, other in body["same"].items()}
+    tensors |= {name: read_held(reference) for name, reference in body["held"].items()}
     values = {name.removeprefix("value."): t for name, t in tensors.items() if name.startswith("value.")}
     ops = [Op(name, args, kwargs, outs, tuple(writes)) for name, args, kwargs, outs, writes in body["ops"]]
     canonical = {n.removeprefix("canonical."): t for n, t in tensors.items() if n.startswith("canonical.")}

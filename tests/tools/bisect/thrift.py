@@ -1,0 +1,182 @@
+"""Run by the engine's interpreter: what is left out of what a localisation writes; facts as JSON, true or false.
+
+`thrift.py FOLDER`
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from bitgate.tools.engines.worker.probes.experiments.case import Case
+from bitgate.tools.engines.worker.probes.held import Checkpoint, read_held
+from bitgate.tools.engines.worker.probes.lean import lean
+from bitgate.tools.engines.worker.probes.narrow import narrowed
+from bitgate.tools.engines.worker.probes.program import Program
+from bitgate.tools.engines.worker.probes.recorder import Recorder
+from bitgate.tools.engines.worker.probes.repro import shrunk, write_repro
+from bitgate.tools.engines.worker.probes.rows import same_bits, shared_rows
+from bitgate.tools.engines.worker.probes.stored import load_program, save_programs
+from bitgate.tools.engines.worker.probes.tracer import Tracer
+
+Facts = Iterator[tuple[str, bool]]
+GENERATOR = torch.Generator().manual_seed(4)
+
+
+def whole(*shape: int) -> Tensor:
+    """Small integers: products and sums are exact, whatever the kernel."""
+    return torch.randint(-3, 4, shape, generator=GENERATOR).to(torch.float32)
+
+
+def traced(run: Callable[..., Tensor], x: Tensor, *constants: Tensor, keys: Any = None) -> Program:
+    tracer = Tracer()
+    with torch.no_grad(), tracer:
+        tracer.mark((0, "in"), x, x)
+        made = run(x, *constants)
+        tracer.mark((0, "out"), made, made)
+    keys = np.stack([np.zeros(len(x), np.int64), np.arange(len(x))], axis=1) if keys is None else keys
+    program = tracer.program([(0, "in")], (0, "out"), keys)
+    assert program is not None
+    return program
+
+
+def checkpoint(folder: Path) -> Facts:
+    torch.manual_seed(1)
+    q, k, v = (torch.randn(n, 96).to(torch.bfloat16) for n in (128, 64, 64))
+    experts = torch.randn(3, 32, 96).to(torch.bfloat16)
+    folder.mkdir()
+    save_file({"q": q, "k": k, "experts": experts}, folder / "model-1.safetensors")
+    save_file({"v": v, "norm": torch.ones(96)}, folder / "model-2.safetensors")
+    held, fused = Checkpoint(str(folder)), torch.cat([q, k, v])
+
+    def read(value: Tensor) -> bool:
+        found = held.find(value)
+        return found is not None and same_bits(read_held(json.loads(json.dumps(found))), value)
+
+    yield "one tensor of the checkpoint", read(q)
+    yield "three that were fused", read(fused)
+    yield "fused in another order", read(torch.cat([v, q, k]))
+    yield "loaded in a wider dtype", read(fused.float())
+    yield "held transposed", read(fused.t()) and held.find(fused.t())["turned"]  # type: ignore[index]
+    yield "experts in one tensor", read(experts) and read(experts.flatten(0, 1))
+    other = fused.clone()
+    other.view(torch.int16)[200, 7] ^= 1
+    yield "one bit of another value is not named", held.find(other) is None
+    yield "nor is a shard", held.find(torch.cat([q[:64], k])) is None and held.find(q[1:]) is None
+    yield "nor what is small", held.find(q[:2]) is None and Checkpoint("").find(q) is None
+    reference = held.find(q)
+    save_file({"q": q + 1, "k": k, "experts": experts}, folder / "model-1.safetensors")
+    try:
+        read_held(reference or {})
+        yield "another file afterwards is noticed", False
+    except ValueError as error:
+        yield "another file afterwards is noticed", "other bytes" in str(error)
+
+
+def stored(folder: Path) -> Facts:
+    weight = whole(256, 128)
+    folder.mkdir()
+    save_file({"w": weight}, folder / "model.safetensors")
+    program = traced(lambda x, w: x @ w.t(), whole(80, 128), weight)
+    for name, place in (("named", str(folder)), ("written", "")):
+        save_programs(str(folder / name), [program], place)
+        back = load_program(str(folder / name))
+        kept = all(
+            same_bits(back.values[n], t) and back.values[n].stride() == t.stride() for n, t in program.values.items()
+        )
+        yield f"weights {name}: the program is the same when read", kept and same_bits(back.expected, program.expected)
+        yield f"weights {name}: it gives the same bits", same_bits(back.result(), program.expected)
+    named, written = ((folder / n / "program0.safetensors").stat().st_size for n in ("named", "written"))
+    yield "named weights are not written", written - named >= weight.nbytes
+    # Input, raw and canonical, are one tensor.
+    yield "tensors that are alike are written once", named < (80 * 128 + 80 * 256) * 4 + 2000
+
+
+def rows(folder: Path) -> Facts:
+    x, w = whole(1000, 32), whole(32, 32)
+    program = traced(lambda x, w: torch.relu(x @ w), x, w)
+    cut = lean(program, 0, 700)
+    yield "rows around the one asked for", len(cut.rows) == 64 and [0, 700] in cut.rows
+    yield "with their bits", same_bits(cut.result(), program.expected[[key[1] for key in cut.rows]])
+    mean = traced(lambda x: x - x.mean(0), torch.randn(1000, 32))
+    yield "all rows where bits depend on them", lean(mean, 0, 700) is mean
+    keys = np.stack([np.where(np.arange(1000) < 900, 0, -1), np.arange(1000)], axis=1)
+    padded = traced(lambda x, w: x @ w, x, w, keys=keys)
+    yield "all rows where some belong to nobody", lean(padded, 0, 700) is padded
+    yield "all rows of a small forward", lean(small := traced(lambda x: x + 1, x[:40]), 0, 3) is small
+
+
+def columns(folder: Path) -> Facts:
+    for name, width in (("wide", 1024), ("square", 512)):
+        x, w, bias = whole(4, 512), whole(width, 512), whole(width)
+        other = w.clone()
+        other[300, 5] += 1
+        run = torch.nn.functional.linear
+        a, b = traced(run, x, w, bias), traced(run, x, other, bias)
+        row = int((x[:, 5] != 0).nonzero()[0])
+        cut_a, cut_b = narrowed(a, row, b, row)
+        sizes = {tuple(t.shape) for p in (cut_a, cut_b) for t in p.values.values()}
+        yield f"{name}: 64 of the weight's rows", sizes == {(4, 512), (64, 512), (64,)}
+        made = cut_a.result(), cut_b.result()
+        yield (
+            f"{name}: their bits, and the difference",
+            same_bits(made[0], a.expected[:, 256:320])
+            and not same_bits(made[0][row : row + 1], made[1][row : row + 1]),
+        )
+    soft = [traced(lambda x, w: (x @ w.t()).softmax(-1), x, weight) for weight in (w, other)]
+    kept = narrowed(soft[0], row, soft[1], row)
+    yield "all of them where one column's bits depend on the others", kept[0] is soft[0] and kept[1] is soft[1]
+
+
+def repro(folder: Path) -> Facts:
+    """A product of full size: neither the other rows nor the rest of the weight are handed over."""
+    x, w = whole(200, 512), whole(2048, 512)
+    other = w.clone()
+    other[1000, 5] += 1
+    a, b = traced(torch.nn.functional.linear, x, w), traced(torch.nn.functional.linear, x, other)
+    row = int((x[:, 5] != 0).nonzero()[0])
+    case = Case("linear", a, b, shared_rows(a, b, 0, row), False)
+    proof = write_repro(str(folder), case, shrunk(case), {"title": "t", "lines": {}})
+    yield "the repro reproduces", proof["exit_codes"] == [1, 1, 1]
+    yield "in a hundredth of the bytes", proof["bytes"] < (2 * w.nbytes + 2 * x.nbytes) / 25
+    same = traced(torch.nn.functional.linear, x, w)
+    case = Case("linear", a, same, shared_rows(a, same, 0, row), False)
+    proof = write_repro(str(folder / "equal"), case, shrunk(case), {"title": "t", "lines": {}})
+    yield (
+        "equal sides are stored once, and give 0",
+        proof["exit_codes"] == [0, 0, 0] and proof["bytes"] < 1.1 * w.nbytes,
+    )
+
+
+def clean(folder: Path) -> Facts:
+    """A pass that only hashes leaves hashes, and nothing of a tensor's size."""
+    recorder = Recorder()
+    recorder.begin(np.stack([np.zeros(512, np.int64), np.arange(512)], axis=1))
+    for layer in range(4):
+        for name in ("q", "mlp_out"):
+            recorder.point(layer, name, torch.randn(512, 1024).to(torch.bfloat16))
+    recorder.save(str(folder), "")
+    yield "two files", sorted(os.listdir(folder)) == ["hashes.safetensors", "points.json"]
+    size = sum(path.stat().st_size for path in folder.iterdir())
+    yield "at most a hundredth of the tensors", size < 8 * 512 * 1024 * 2 / 100
+
+
+def main() -> None:
+    folder = Path(sys.argv[1])
+    folder.mkdir(parents=True)
+    parts = (checkpoint, stored, rows, columns, repro, clean)
+    facts = {f"{part.__name__}: {name}": bool(holds) for part in parts for name, holds in part(folder / part.__name__)}
+    print(json.dumps(facts))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,97 @@
+"""A product's output columns, cut to those around the first that differs: of its weight only these rows are written.
+
+Kernels choose by the number of columns too, so both programs must give the kept columns the bits that they had.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from .program import Op, Program, tensors_of
+from .rows import bits, rows_of, same_bits
+from .shrink import resized
+
+FEWEST, STEP = 64, 4
+LEAST = 1 << 16
+"""Bytes of a constant from which on it is worth cutting."""
+
+
+def narrowed(a: Program, row_a: int, b: Program, row_b: int) -> tuple[Program, Program]:
+    """Both programs with fewer output columns, the first differing ones among them; as they were where that fails."""
+    left, right = _row(a, row_a), _row(b, row_b)
+    if left is None or right is None or left.shape != right.shape:
+        return a, b
+    width, differs = len(left), _differing(left, right)
+    size = FEWEST
+    while size < width and differs is not None:
+        start = min(differs // size * size, width - size)
+        kept = slice(start, start + size)
+        cut_a, cut_b = _cut(a, row_a, left, kept), _cut(b, row_b, right, kept)
+        if cut_a is not None and cut_b is not None:
+            return cut_a, cut_b
+        size *= STEP
+    return a, b
+
+
+def _cut(program: Program, row: int, wanted: Tensor, kept: slice) -> Program | None:
+    for name, axis in _candidates(program, len(wanted)):
+        cut = _with_columns(program, name, axis, len(wanted), kept)
+        found = _row(cut, row)
+        if found is not None and same_bits(found, wanted[kept]):
+            return cut
+    return None
+
+
+def _candidates(program: Program, width: int) -> Iterator[tuple[str, int]]:
+    """Large constants of two dimensions of which one is the output's, and which of the two it is."""
+    for name, value in program.values.items():
+        large = value.ndim == 2 and value.numel() * value.element_size() >= LEAST
+        if large and name not in program.inputs.values():
+            yield from ((name, axis) for axis in (0, 1) if value.shape[axis] == width)
+
+
+def _with_columns(program: Program, name: str, axis: int, width: int, kept: slice) -> Program:
+    """The constant cut along `axis`, and sizes in what is made of it."""
+    value, size = program.values[name], kept.stop - kept.start
+    values = {**program.values, name: _copied(value.narrow(axis, kept.start, size), value)}
+    touched = {name}
+    for op in program.ops:
+        read = set(tensors_of(op))
+        if touched & read:
+            touched |= _made(op)
+            # A bias beside the weight.
+            values |= {n: v[kept] for n, v in values.items() if n in read and v.shape == (width,)}
+    ops = [replace(op, args=resized(op.args, width, size)) if touched & _made(op) else op for op in program.ops]
+    handlers = dict(program.notes.get("handlers", {}))
+    if name in handlers:
+        handlers[name] = [size if n == width else n for n in handlers[name]]
+    return replace(program, ops=ops, values=values, notes={**program.notes, "handlers": handlers})
+
+
+def _made(op: Op) -> set[str]:
+    return {out for out in op.outs if out is not None} | set(op.writes)
+
+
+def _copied(part: Tensor, whole: Tensor) -> Tensor:
+    """Elements in the same order as before: kernels choose by the strides."""
+    return part.contiguous() if whole.is_contiguous() else part.t().contiguous().t()
+
+
+def _row(program: Program, row: int) -> Tensor | None:
+    try:
+        found = rows_of(program.result(), len(program.rows))
+    except (RuntimeError, IndexError, TypeError, ValueError, KeyError):
+        return None
+    return None if found is None else found[row].detach().clone()
+
+
+def _differing(a: Tensor, b: Tensor) -> int | None:
+    """The first element with other bits."""
+    if a.dtype != b.dtype:
+        return 0
+    unequal = (bits(a[:, None]) != bits(b[:, None])).any(dim=1)
+    return int(torch.nonzero(unequal)[0]) if bool(unequal.any()) else None
