@@ -157,18 +157,22 @@ def left(home: Path) -> dict[str, int]:
     watched = [path for path in run.glob("jobs/*/out/*/observed/*/*") if path.is_file()]
     handed = [path for folder in (run / "repro", home / "artifacts") for path in folder.rglob("*") if path.is_file()]
     hashes = [path for path in watched if path.name in ("hashes.safetensors", "points.json")]
-    tensors = [path for path in {*watched, *handed} - {*hashes} if path.name.endswith(".safetensors")]
+    tensors = [path for path in watched + handed if path not in hashes and is_tensors(path)]
     dump = 0
     for folder in {path.parent for path in hashes}:
         for series in read_observation([folder]).points.values():
             dump += len(series.keys) * series.width * SIZES.get(series.dtype, 8)
-    sizes = {name: sum(path.stat().st_size for path in paths) for name, paths in (("hashes", hashes),)}
-    return {
-        "written": sum(path.stat().st_size for path in (*watched, *handed)),
-        "tensors": len(tensors),
-        "dump": dump,
-        **sizes,
-    }
+    return {"written": size_of(*watched, *handed), "hashes": size_of(*hashes), "tensors": len(tensors), "dump": dump}
+
+
+def is_tensors(path: Path) -> bool:
+    """Artifacts have no names of their own: a safetensors file begins with the length of its JSON header."""
+    with path.open("rb") as file:
+        return file.read(9)[8:] == b"{"
+
+
+def size_of(*paths: Path) -> int:
+    return sum(path.stat().st_size for path in paths)
 
 
 # Below: in the engine's interpreter.

@@ -153,10 +153,15 @@ def devices() -> Iterator[tuple[str, bool]]:
     def refused(a: Tensor, b: Tensor) -> Tensor:
         raise RuntimeError("not implemented")
 
-    for name, replacement in (("16 bits", saturated), ("32 bits", clamped), ("nothing", refused)):
+    for name, replacement in (("saturates at 16 bits", saturated), ("is not there", refused)):
         torch._int_mm = replacement
         hashing._multiplies_int8.cache_clear()
-        yield f"a product of {name} is not used", not hashing._multiplies_int8("cpu") and hashed(x) == wanted
+        yield f"a product that {name} is not used", not hashing._multiplies_int8("cpu") and hashed(x) == wanted
+    torch._int_mm = clamped
+    hashing._multiplies_int8.cache_clear()
+    extreme = torch.full((20, 200_000), -128, dtype=torch.int8)
+    same = torch.equal(row_sums(extreme), hashing._wide_product(extreme))
+    yield "a product that saturates at 32 bits never gets there", hashing._multiplies_int8("cpu") and same
     torch._int_mm = exact
     hashing._multiplies_int8.cache_clear()
 

@@ -37,8 +37,10 @@ LEAST = 1 << 16
 """Rows of the smallest table of multipliers; larger ones are powers of two, so that few are kept."""
 TILE = 16
 """cuBLASLt's int8 product wants sizes in multiples of 16, and more than 16 rows."""
-ROWS, BLOCK = 128, 1 << 16
-"""Rows and bytes at a time where the product is made in float64: the copy then stays in the cache."""
+BLOCK = 1 << 16
+"""Bytes of a row at a time: no sum goes beyond 2**30, since GPUs do not wrap at 2**31 but saturate."""
+ROWS = 128
+"""Rows at a time where the product is made in float64: the copy then stays in the cache."""
 
 Digests = "np.ndarray[Any, np.dtype[np.uint64]]"
 
@@ -86,10 +88,15 @@ def _product(data: Tensor) -> Tensor:
     if data.device.type != "cpu":
         # Rows and bytes of zeros add nothing to any sum.
         short, narrow = (TILE - width % TILE) % TILE, max(0, 2 * TILE - rows)
-        data = torch.nn.functional.pad(data, (0, short, 0, narrow)) if short or narrow else data.contiguous()
-        if data.data_ptr() % TILE:
-            data = data.clone()
-    return torch._int_mm(data, _multipliers(data.shape[1], data.device))[:rows]
+        if short or narrow:
+            data = torch.nn.functional.pad(data, (0, short, 0, narrow))
+        elif data.data_ptr() % TILE or data.stride(0) % TILE:
+            data = data.clone(memory_format=torch.contiguous_format)
+    numbers = _multipliers(data.shape[1], data.device)
+    total = torch._int_mm(data[:, :BLOCK], numbers[:BLOCK])
+    for start in range(BLOCK, data.shape[1], BLOCK):
+        total += torch._int_mm(data[:, start : start + BLOCK], numbers[start : start + BLOCK])
+    return total[:rows]
 
 
 def _wide_product(data: Tensor) -> Tensor:
@@ -108,33 +115,28 @@ def _multiplies_int8(device: str) -> bool:
     """Whether torch's int8 product is exact here. Some processors saturate sums of two products to 16 bits."""
     if not hasattr(torch, "_int_mm") or device not in ("cpu", "cuda"):
         return False
-    size = 1 << 17
-    data = torch.full((5, size + 48), -128, dtype=torch.int8, device="cpu")
-    # Extremes of either sign, the sum 2**31 that only wraps where nothing saturates, and ordinary bytes.
+    data = torch.full((2 * TILE, BLOCK), -128, dtype=torch.int8, device="cpu")
+    # Extremes of either sign, the largest sum there is, and ordinary bytes.
     data[1], data[2, ::2] = 127, 127
-    data[3] = torch.arange(data.shape[1], device="cpu").mul_(89).to(torch.int8)
-    data[4, size:] = 0
+    data[3] = torch.arange(BLOCK, device="cpu").mul_(89).to(torch.int8)
+    extreme = torch.full((COLUMNS, BLOCK), -128, dtype=torch.int8, device="cpu").t()
     try:
-        made = [_product(data.to(device)).cpu()]
-        table = torch.full((data.shape[1], COLUMNS), -128, dtype=torch.int8, device="cpu")
-        padded = torch.nn.functional.pad(data, (0, 0, 0, 2 * TILE)).to(device)
-        made.append(torch._int_mm(padded, table.to(device))[:5].cpu())
+        made = _product(data.to(device)).cpu(), torch._int_mm(data.to(device), extreme.to(device)).cpu()
     except (RuntimeError, NotImplementedError):
         return False
     sums = data.to(torch.int64).sum(dim=1, keepdim=True) * -128
-    same = torch.equal(made[0], _wide_product(data))
-    return same and bool(torch.equal(made[1], sums.to(torch.int32).expand(5, COLUMNS)))
+    return torch.equal(made[0], _wide_product(data)) and bool((made[1] == sums).all())
 
 
 def _multipliers(width: int, device: torch.device) -> Tensor:
-    """int8 [width, 16]: byte i of every row has row i, however wide the row is."""
-    return _table(max(LEAST, 1 << (width - 1).bit_length()), str(device))[:width]
+    """int8 [width, 16]: row i for byte i, however wide the row is. Columns lie together, as GPUs want it."""
+    return _table(max(LEAST, 1 << (width - 1).bit_length()), str(device)).t()[:width]
 
 
 @lru_cache(maxsize=16)
 def _table(rows: int, device: str) -> Tensor:
     drawn = bytearray(hashlib.shake_256(b"bitgate: bytes of a row").digest(rows * COLUMNS))
-    return torch.frombuffer(drawn, dtype=torch.int8).reshape(rows, COLUMNS).to(device)
+    return torch.frombuffer(drawn, dtype=torch.int8).reshape(rows, COLUMNS).t().contiguous().to(device)
 
 
 @lru_cache(maxsize=1)
