@@ -213,7 +213,7 @@ def contaminated(trial: Trial) -> Found:
     for side in {s.name: s for s in (trial.a, trial.b) if s.plays_baseline}.values():
         state = side.stable.get("batch_invariant")
         active = (
-            [k for k, v in state.items() if v is True and k in ("requested", "VLLM_BATCH_INVARIANT")]
+            [k for k, v in state.items() if v and k in ("requested", "VLLM_BATCH_INVARIANT")]
             if isinstance(state, dict)
             else []
         )

@@ -23,7 +23,10 @@ _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
 @dataclass(frozen=True)
 class Option:
-    """An option that is checked before anything starts. `choices` narrows a name; a table is checked key by key."""
+    """An option that is checked before anything starts.
+
+    `choices` narrows a name, and adds to a flag; a table is checked key by key.
+    """
 
     name: str
     kind: Kind
@@ -35,7 +38,7 @@ class Option:
     def allowed(self) -> str:
         match self.kind:
             case "flag":
-                return "true or false"
+                return " or ".join(["true", "false", *map(repr, self.choices)])
             case "count":
                 return f"a whole number from {self.least}"
             case "fraction":
@@ -55,7 +58,7 @@ class Option:
     def _takes(self, value: JsonValue) -> bool:
         match self.kind:
             case "flag":
-                return isinstance(value, bool)
+                return isinstance(value, bool) or value in self.choices
             case "count":
                 return isinstance(value, int) and not isinstance(value, bool) and value >= self.least
             case "fraction":

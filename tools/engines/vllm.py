@@ -12,8 +12,7 @@ from bitgate.tools.config.workloads import TokenSequence
 from bitgate.tools.engines.base import Adapter, Options, check_table
 from bitgate.tools.engines.eviction import blocks_for_eviction
 from bitgate.tools.engines.interpreters import platform_of
-from bitgate.tools.engines.vllm_options import CALL_OPTIONS, OURS, check_arguments
-from bitgate.tools.errors import RequestError
+from bitgate.tools.engines.vllm_options import CALL_OPTIONS, INVARIANT, OURS, check_arguments
 
 BLOCK_SIZE: Final = {"cpu": 128, "cuda": 16}
 """vLLM's own defaults (platforms/cpu.py; the common GPU backends)."""
@@ -35,10 +34,7 @@ class VllmAdapter(Adapter):
             "A call may try these; any other argument of vLLM goes into [side.NAME.options].",
         )
         check_arguments(side, OURS)
-        if not isinstance(side.options.get("batch_invariant", False), bool):
-            raise RequestError(
-                f"side.{side.name}.options.batch_invariant", side.options["batch_invariant"], "true or false"
-            )
+        INVARIANT.check(f"side.{side.name}.options.batch_invariant", side.options.get("batch_invariant", False))
 
     def default_axes(self, side: Side) -> tuple[str, ...]:
         options = side.options

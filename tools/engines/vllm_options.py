@@ -10,8 +10,11 @@ from bitgate.tools.engines.base import Option
 from bitgate.tools.engines.interpreters import dataclass_fields
 from bitgate.tools.errors import RequestError, unknown_name
 
+INVARIANT: Final = Option("batch_invariant", "flag", ("attention", "products"))
+"""One part alone, of a CPU, is for localising and for measuring: tiles of queries, or tiles of rows."""
+
 CALL_OPTIONS: Final = (
-    Option("batch_invariant", "flag"),
+    INVARIANT,
     Option("enforce_eager", "flag"),
     Option("enable_prefix_caching", "flag"),
     Option("enable_chunked_prefill", "flag"),

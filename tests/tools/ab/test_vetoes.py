@@ -185,6 +185,12 @@ SLOW_BAND = FREEZE.model_copy(update={"band": Band(evidence_id="ev_9", workload=
         pytest.param(
             "baseline_contaminated",
             "ab",
+            {"b": {"stable": {"batch_invariant": {"requested": "attention"}}}},
+            id="one part of the mode on",
+        ),
+        pytest.param(
+            "baseline_contaminated",
+            "ab",
             {"b": {"stable": {"operators": {"Linear": {"onednn_mm in tiles of 16 rows": 4}}}}},
             id="kernels in tiles",
         ),

@@ -36,7 +36,8 @@ def drive(spec: dict[str, Any], result: dict[str, Any]) -> None:
         place=SimpleNamespace(rank=rank, world_size=world, local_rank=rank),
         progress=lambda share, message: None,
     )
-    engine = importlib.import_module(f"bitgate_worker.engines.{spec['engine']}").ENGINE(
+    modules = importlib.import_module("bitgate_worker.table").ENGINES
+    engine = importlib.import_module(f"bitgate_worker.{modules[spec['engine']]}").ENGINE(
         spec["model"], spec["options"], job
     )
     digest = weights.digest_of(engine.weights())

@@ -74,6 +74,8 @@ def test_without_a_readable_interpreter_the_recorded_names_count() -> None:
         ({"trust_remote_code": True}, "A call may try these"),
         ({"hf_overrides": {}}, "A call may try these"),
         ({"enforce_eager": "yes"}, "true or false"),
+        ({"batch_invariant": "linears"}, "true or false or 'attention' or 'products'"),
+        ({"enforce_eager": "attention"}, "true or false"),
         ({"block_size": 0}, "a whole number from 1"),
         ({"block_size": True}, "a whole number from 1"),
         ({"attention_backend": "../x"}, "a plain name"),
@@ -91,6 +93,13 @@ def test_a_call_may_try_kernels_batches_and_caches_but_name_no_code_or_file(trie
 def test_a_call_may_try_what_is_listed() -> None:
     tried = {"batch_invariant": True, "max_num_batched_tokens": 64, "compilation_config": {"mode": 0}}
     adapter_of("vllm").check_options(side(tried=tried))
+    adapter_of("vllm").check_options(side(tried={"batch_invariant": "products"}, batch_invariant="products"))
+
+
+def test_one_part_of_batch_invariance_is_for_the_rollout_engine_alone(installed: str) -> None:
+    for engine in ("vllm_kernels", "transformers"):
+        with pytest.raises(RequestError, match="batch_invariant.*true or false"):
+            adapter_of(engine).check_options(side(engine, python=installed, tried={"batch_invariant": "products"}))
 
 
 @pytest.mark.parametrize("engine", ["python", "capture"])

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from .vllm_environment import FORCED, prepare_batch_invariance, prepare_environment
+from .vllm_environment import FORCED, invariant_parts, prepare_batch_invariance, prepare_environment
 
 prepare_environment()
 
@@ -38,8 +38,9 @@ class VllmEngine:
         self._path, self._options = model_path, dict(options)
         # torch says which vLLM this is: vLLM itself may only be imported when its variables stand.
         self._platform = "cuda" if torch.version.cuda or torch.version.hip else "cpu"
-        self._invariant = bool(self._options.pop("batch_invariant", False))
-        self._set = prepare_batch_invariance(self._platform) if self._invariant else {}
+        self._invariant = self._options.pop("batch_invariant", False)
+        self._parts = invariant_parts(self._invariant)
+        self._set = prepare_batch_invariance(self._platform, self._parts) if self._parts else {}
         self._replays = GraphReplays(self._platform)
         self._progress: Callable[[float, str], None] = job.progress if job is not None else lambda *_: None
         with explained(model_path):
@@ -48,8 +49,8 @@ class VllmEngine:
             self._llm: Any = LLM(model=model_path, **self._arguments())
         self._core = self._llm.llm_engine.engine_core.engine_core
         self._model = _model_of(self._core)
-        if self._invariant and self._platform == "cpu":
-            confirm_tiles(self._model)
+        if self._platform == "cpu":
+            confirm_tiles(self._model, self._parts)
         self._submit = Submitter(self._llm.llm_engine, SchedulerTrace(self._core.scheduler))
         self._readback: dict[str, Any] = {}
 
@@ -62,10 +63,10 @@ class VllmEngine:
             from .vllm_forced import ForcedTokens
 
             arguments["logits_processors"] = [*arguments.get("logits_processors", ()), ForcedTokens]
-        if self._invariant:
+        if self._parts:
             # Part of vLLM's compile cache key: graphs with and without tiles must never be exchanged.
             extra = dict(arguments.get("additional_config") or {})
-            arguments["additional_config"] = {**extra, "bitgate_batch_invariant": True}
+            arguments["additional_config"] = {**extra, "bitgate_batch_invariant": ",".join(self._parts)}
         return arguments
 
     def describe(self) -> dict[str, dict[str, Any]]:

@@ -20,7 +20,7 @@ def describe(
     llm: Any,
     model: torch.nn.Module,
     platform: str,
-    invariant: bool,
+    invariant: bool | str,
     variables: dict[str, str],
     readback: dict[str, Any],
 ) -> dict[str, dict[str, Any]]:
@@ -174,7 +174,9 @@ def _attention(config: Any) -> dict[str, Any]:
     }
 
 
-def _invariance(model: torch.nn.Module, platform: str, invariant: bool, variables: dict[str, str]) -> dict[str, Any]:
+def _invariance(
+    model: torch.nn.Module, platform: str, invariant: bool | str, variables: dict[str, str]
+) -> dict[str, Any]:
     import vllm.envs as envs
 
     report: dict[str, Any] = {"requested": invariant, "variables": variables}

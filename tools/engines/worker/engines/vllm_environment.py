@@ -6,11 +6,14 @@ import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from ..engine import EngineError
 
 BATCH_INVARIANT_FLAG = "BITGATE_BATCH_INVARIANT"
+PRODUCTS, ATTENTION = "products", "attention"
+PARTS: Final = (ATTENTION, PRODUCTS)
+"""What `batch_invariant` is made of on a CPU; one alone is for localising and for measuring, and reaches nothing."""
 SPLIT_KV = "VLLM_CPU_ATTN_SPLIT_KV"
 VLLM_BATCH_INVARIANT = "VLLM_BATCH_INVARIANT"
 FORCED = "bitgate_forced"
@@ -38,21 +41,35 @@ def prepare_environment() -> None:
         os.environ.setdefault(name, value)
 
 
-def prepare_batch_invariance(platform: str) -> dict[str, str]:
+def invariant_parts(given: Any) -> tuple[str, ...]:
+    """The parts that an option `batch_invariant` (true, false, or one part) asks for."""
+    return PARTS if given is True else tuple(part for part in PARTS if part == given)
+
+
+def prepare_batch_invariance(platform: str, parts: tuple[str, ...] = PARTS) -> dict[str, str]:
     """Set what `batch_invariant` means on this platform; returns the variables that were set.
 
-    CUDA: vLLM's own mode. CPU: no KV split here, and the fixed row tiles through the plugin (vllm_plugin.py).
+    CUDA: vLLM's own mode. CPU: no KV split here, and the fixed tiles of rows and queries through the plugin
+    (vllm_plugin.py).
 
-    Raises: EngineError `option_conflict` when the side's environment says the opposite.
+    Raises: EngineError `option_conflict` when the side's environment says the opposite, `unsupported_option` for one
+    part on a GPU.
     """
-    wanted = {VLLM_BATCH_INVARIANT: "1"} if platform == "cuda" else {SPLIT_KV: "0", BATCH_INVARIANT_FLAG: "1"}
+    if platform == "cuda" and parts != PARTS:
+        raise EngineError(
+            "unsupported_option",
+            f"options.batch_invariant is {parts[0]!r}: on a GPU it is one switch of vLLM's own; use true or false",
+        )
+    wanted = {VLLM_BATCH_INVARIANT: "1"} if platform == "cuda" else {BATCH_INVARIANT_FLAG: ",".join(parts)}
+    if platform == "cpu" and ATTENTION in parts:
+        wanted[SPLIT_KV] = "0"
     for name, value in wanted.items():
         given = os.environ.get(name)
         if given not in (None, value):
             raise EngineError(
                 "option_conflict",
-                f"options.batch_invariant is true, which needs {name}={value}, but the side's environment has "
-                f"{name}={given}; remove one of the two",
+                f"options.batch_invariant needs {name}={value}, but the side's environment has {name}={given}; "
+                "remove one of the two",
             )
     os.environ.update(wanted)
     if platform == "cpu":

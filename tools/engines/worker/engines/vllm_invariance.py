@@ -1,29 +1,35 @@
-"""Whether `batch_invariant` was reached on the CPU engine: every matrix product in tiles, or the model is refused."""
+"""Whether `batch_invariant` was reached on the CPU engine: every matrix product and every attention in tiles, or the
+model is refused."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 
 from ..engine import EngineError
 from ..tiles import TILE_ROWS
+from ..tiles_attention import attention_in_tiles, tile_queries
+from .vllm_environment import ATTENTION, PARTS, PRODUCTS
 
 
-def confirm_tiles(model: torch.nn.Module) -> None:
-    """Raises: EngineError `unsupported_model` naming the layers whose product does not run in tiles."""
-    left = tiles_report(model)["without_tiles"]
+def confirm_tiles(model: torch.nn.Module, parts: Sequence[str] = PARTS) -> None:
+    """Raises: EngineError `unsupported_model` naming the layers of these parts that do not run in tiles."""
+    report = tiles_report(model)
+    asked = {PRODUCTS: "without_tiles", ATTENTION: "attention_without_tiles"}
+    left = [name for part in parts for name in report[asked[part]]]
     if left:
         raise EngineError(
             "unsupported_model",
-            f"batch_invariant: {len(left)} layers do not run in fixed row tiles on this CPU engine, so a token's bits "
-            f"may depend on its company: {', '.join(left[:5])}{' …' if len(left) > 5 else ''}; unquantised linears and "
-            "experts are covered",
+            f"batch_invariant: {len(left)} layers do not run in fixed tiles on this CPU engine, so a token's bits "
+            f"may depend on its company: {', '.join(left[:5])}{' …' if len(left) > 5 else ''}; unquantised linears, "
+            "experts and causal attention over a paged cache are covered",
         )
 
 
 def tiles_report(model: torch.nn.Module) -> dict[str, Any]:
-    """Which products of the model run in tiles: counts, and the names of those that do not."""
+    """Which products and attentions of the model run in tiles: counts, and the names of those that do not."""
     tiled, left = 0, []
     for name, module in model.named_modules():
         kind = _product_kind(module)
@@ -33,7 +39,31 @@ def tiles_report(model: torch.nn.Module) -> dict[str, Any]:
             tiled += 1
         else:
             left.append(f"{name} ({type(module).__name__})")
-    return {"tile_rows": TILE_ROWS, "tiled_products": tiled, "without_tiles": left}
+    return {"tile_rows": TILE_ROWS, "tiled_products": tiled, "without_tiles": left} | _attention_report(model)
+
+
+def _attention_report(model: torch.nn.Module) -> dict[str, Any]:
+    tiled, left, queries = 0, [], set()
+    for name, layer in _attentions(model):
+        if attention_in_tiles(layer.get_attn_backend().get_builder_cls()) and _is_causal(layer):
+            tiled += 1
+            queries.add(tile_queries(layer.isa, layer.num_heads, layer.num_kv_heads))
+        else:
+            left.append(f"{name} ({type(layer).__name__})")
+    return {"tile_queries": sorted(queries), "tiled_attentions": tiled, "attention_without_tiles": left}
+
+
+def _attentions(model: torch.nn.Module) -> Iterator[tuple[str, Any]]:
+    """Every layer that mixes positions, recurrent ones among them."""
+    from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
+
+    return ((name, layer) for name, layer in model.named_modules() if isinstance(layer, AttentionLayerBase))
+
+
+def _is_causal(layer: Any) -> bool:
+    from vllm.v1.attention.backend import AttentionType
+
+    return bool(getattr(layer, "attn_type", None) == AttentionType.DECODER)
 
 
 def _product_kind(module: torch.nn.Module) -> str | None:

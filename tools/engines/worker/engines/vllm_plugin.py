@@ -1,7 +1,8 @@
-"""The CPU engine's `batch_invariant`: every linear, the head, the router and the experts in fixed row tiles.
+"""The CPU engine's `batch_invariant`: every linear, the head, the router and the experts in fixed row tiles, and
+attention in fixed query tiles.
 
-vLLM calls `register` in each of its processes (entry point vllm.general_plugins). Two functions are replaced: the one
-that gives a layer its matrix product, and the grouped experts' kernel.
+vLLM calls `register` in each of its processes (entry point vllm.general_plugins). Three functions are replaced: the one
+that gives a layer its matrix product, the grouped experts' kernel, and the one that plans attention.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ import os
 from typing import Any
 
 from ..tiles import TILE_ROWS, tiled
-from .vllm_environment import BATCH_INVARIANT_FLAG
+from ..tiles_attention import tile_attention
+from .vllm_environment import ATTENTION, BATCH_INVARIANT_FLAG, PRODUCTS
 
 _installed = False
 
@@ -18,11 +20,15 @@ _installed = False
 def register() -> None:
     """Install the tiles if this run asked for them. May be called any number of times."""
     global _installed
-    if _installed or os.environ.get(BATCH_INVARIANT_FLAG) != "1":
+    parts = os.environ.get(BATCH_INVARIANT_FLAG, "").split(",")
+    if _installed or not {ATTENTION, PRODUCTS} & set(parts):
         return
     _installed = True
-    _tile_linears()
-    _tile_experts()
+    if PRODUCTS in parts:
+        _tile_linears()
+        _tile_experts()
+    if ATTENTION in parts:
+        tile_attention()
 
 
 def _tile_linears() -> None:

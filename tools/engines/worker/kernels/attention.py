@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..tiles_attention import as_tiles
 from .errors import OperatorWithoutEntry, SequenceTooLong
 from .identity import attention_name, custom_op_name
 from .stack import Stack
@@ -109,13 +110,13 @@ class Attention:
             builder = self._layer.attn_backend.get_builder_cls()
             self._builder = builder(self._spec, [prefix], config, torch.device("cpu"))
         self._heads, self._kv_heads, self._head_dim, self._scale = heads, kv_heads, head_dim, scale
-        self._longest = stack.max_model_len
+        self._longest, self._tiled = stack.max_model_len, stack.batch_invariant
         self._cache = torch.zeros(0)
         self._metadata: tuple[Batch, Any] | None = None
 
     @property
     def identity(self) -> str:
-        return attention_name(self._layer, self._spec.block_size)
+        return attention_name(self._layer, self._spec.block_size, self._tiled)
 
     def pack(self, lengths: Sequence[int]) -> Batch:
         return pack(lengths, block_size=self._spec.block_size, longest=self._longest)
@@ -173,7 +174,7 @@ class Attention:
             causal=True,
             positions=batch.positions,
         )
-        return self._builder.build(0, common)
+        return self._builder.build(0, as_tiles(self._builder, common) if self._tiled else common)
 
 
 def reference_attention(lengths: Sequence[int], q: Tensor, k: Tensor, v: Tensor, head_dim: int, scale: float) -> Tensor:

@@ -32,13 +32,18 @@ def custom_op_name(layer: Any, ir_operator: str | None = None) -> str:
     return f"{name} -> ir.{ir_operator}[{'>'.join(IrOp.registry[ir_operator].get_priority()) or 'native'}]"
 
 
-def attention_name(layer: Any, block_size: int) -> str:
-    """Backend, instruction set, cache dtype and blocks, and head shape of a vLLM `Attention` layer."""
+def attention_name(layer: Any, block_size: int, in_tiles: bool) -> str:
+    """Backend, instruction set, cache dtype and blocks, plan and head shape of a vLLM `Attention` layer."""
     from vllm import envs
 
+    from ..tiles_attention import tile_queries
+
+    isa = getattr(layer, "isa", "none")
+    queries = tile_queries(isa, layer.num_heads, layer.num_kv_heads) if in_tiles else "all"
     return (
-        f"{type(layer.impl).__name__}[isa={getattr(layer, 'isa', 'none')},kv={layer.kv_cache_dtype},block={block_size},"
-        f"split_kv={int(envs.VLLM_CPU_ATTN_SPLIT_KV)},heads={layer.num_heads}/{layer.num_kv_heads}x{layer.head_size}]"
+        f"{type(layer.impl).__name__}[isa={isa},kv={layer.kv_cache_dtype},block={block_size},"
+        f"split_kv={int(envs.VLLM_CPU_ATTN_SPLIT_KV)},queries={queries},"
+        f"heads={layer.num_heads}/{layer.num_kv_heads}x{layer.head_size}]"
     )
 
 
@@ -78,7 +83,10 @@ def _of_module(module: Any, block_size: int) -> Iterator[tuple[str, str]]:
     elif hasattr(module, "cos_sin_cache"):
         yield "rotary_embedding", custom_op_name(module)
     elif hasattr(module, "impl") and hasattr(module, "attn_backend"):
-        yield "attention", attention_name(module, block_size)
+        from ..tiles_attention import attention_in_tiles
+
+        in_tiles = attention_in_tiles(module.attn_backend.get_builder_cls())
+        yield "attention", attention_name(module, block_size, in_tiles)
     elif hasattr(module, "routed_experts") and hasattr(module, "router"):
         yield "router", function_name(module.router._compute_routing)
     elif hasattr(module, "w13_weight"):

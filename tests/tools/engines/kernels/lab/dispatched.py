@@ -95,7 +95,8 @@ def torch_attention(model: Any) -> None:
 
     class TorchAttention(type(impl)):  # type: ignore[misc]
         def forward(self, layer, query, key, value, cache, metadata, output):  # type: ignore[no-untyped-def]
-            lengths = metadata.seq_lens.tolist()
+            # The plan knows tiles of queries; the sequences that were given are what is attended to.
+            lengths = [len(sequence) for sequence in sequences()]
             rows = [t.reshape(len(t), -1) for t in (query, key, value)]
             output.copy_(plain(lengths, *rows, layer.head_size, self.scale).view_as(output))
 
