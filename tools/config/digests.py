@@ -27,7 +27,8 @@ _VOLATILE: Final = re.compile(
     r"(CACHE_(?:DIR|ROOT|PATH)|_HOME|_ROOT|_PORT|_HOST|_HOST_IP|_ADDR|_RPC_BASE_PATH|_LOGS?(?:_\w+)?|_LOGGING\w*|_DEBUG\w*|_TRACE\w*"
     r"|_VISIBLE_DEVICES|_MPS_\w+|_USAGE\w*|_RUN_ID|_SESSION\w*|_TMPDIR|_CONFIG_ROOT|_ASSETS\w*|_DEVICE_ORDER|_SOCKET_IFNAME"
     r"|_DIST_IDENT|_INSTANCE_ID|_SHM_BUFFER_NAME)$"
-    r"|^(?:CUDA_PATH|TORCHELASTIC_\w+)"
+    # Images label what they were built with: nothing reads these (VLLM_FLASH_ATTN_VERSION, though, chooses).
+    r"|^(?:CUDA_PATH|TORCHELASTIC_\w+|(?:CUDA|CUDNN|NCCL|NVSHMEM|PYTORCH|ROCM|TORCH|TRITON|VLLM)_VERSION$)"
 )
 
 

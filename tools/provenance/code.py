@@ -157,13 +157,17 @@ def copies(facts: RankFacts, declared: Declared) -> Iterator[Check]:
 
 
 def moved_on(facts: RankFacts, declared: Declared) -> Iterator[Check]:
-    """Files written after the process had started: what is on the disk now need not be what was imported."""
+    """Files written after the process had started: what is on the disk now need not be what was imported.
+
+    Code that the process itself made at run time, in the caches that are known to hold such, is no sign of that.
+    """
     place = facts.seen.place
     if place is None or place.started_at is None:
         yield not_observed(facts, "place", "files", "as they were when the process started")
         return
     began = place.started_at * 1e9
-    late = [m.path for m in facts.seen.modules or () if _is_late(m, began)]
+    made = {cache.file for cache in facts.seen.caches or ()}
+    late = [m.path for m in facts.seen.modules or () if m.path not in made and _is_late(m, began)]
     if late:
         yield Check("files", "as they were when the process started", f"written since: {some(late)}", "code_moved_on")
 

@@ -48,7 +48,7 @@ def test_what_makes_numbers_changes_the_digest(changes: dict[str, Any]) -> None:
     [
         "SLURM_JOB_ID", "HOSTNAME", "PWD", "CUDA_VISIBLE_DEVICES", "VLLM_CACHE_ROOT", "TRITON_CACHE_DIR", "VLLM_PORT",
         "VLLM_LOGGING_LEVEL", "NCCL_DEBUG", "VLLM_HOST_IP", "NCCL_SOCKET_IFNAME", "WANDB_API_KEY", "VLLM_API_KEY",
-        "MASTER_ADDR", "TORCHELASTIC_RUN_ID", "VLLM_RPC_BASE_PATH", "TORCH_LOGS",
+        "MASTER_ADDR", "TORCHELASTIC_RUN_ID", "VLLM_RPC_BASE_PATH", "TORCH_LOGS", "CUDA_VERSION", "NCCL_VERSION",
     ],
 )  # fmt: skip
 def test_what_changes_from_day_to_day_does_not(name: str) -> None:
@@ -56,7 +56,7 @@ def test_what_changes_from_day_to_day_does_not(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["VLLM_BATCH_INVARIANT", "VLLM_FP32_LOGITS_X", "CUBLAS_WORKSPACE_CONFIG", "NCCL_NVLS_ENABLE"]
+    "name", ["VLLM_BATCH_INVARIANT", "VLLM_FLASH_ATTN_VERSION", "CUBLAS_WORKSPACE_CONFIG", "NCCL_NVLS_ENABLE"]
 )
 def test_names_that_change_numbers_are_kept(name: str) -> None:
     assert digest_env({name: "1"}) == {name: "1"}

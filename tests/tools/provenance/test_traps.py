@@ -318,6 +318,31 @@ def test_a_jit_cache_older_than_the_code_is_inconclusive(environment: Environmen
     assert "jit_cache_older" not in environment.codes(seen.model_copy(update={"caches": (fresh,)}))
 
 
+COMPILES = """
+import ctypes, importlib.util, os, shutil, time
+import engine_pkg
+os.environ["TRITON_CACHE_DIR"] = "/elsewhere"
+made = os.path.join(os.environ["HOME"], ".triton", "cache", "k")
+os.makedirs(made)
+shutil.copy({library!r}, os.path.join(made, "launcher.so"))
+ctypes.CDLL(os.path.join(made, "launcher.so"))
+with open(os.path.join(made, "kernel.py"), "w") as file:
+    file.write("x = 1")
+later = time.time() + 60
+os.utime(file.name, (later, later))
+spec = importlib.util.spec_from_file_location("kernel", file.name)
+sys.modules["kernel"] = module = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(module)
+"""
+
+
+def test_code_that_the_process_compiled_itself_is_neither_strange_nor_moved_on(environment: Environment) -> None:
+    """Also when the engine names another cache after a library has chosen the first."""
+    seen = environment.observe(COMPILES.format(library=str(_some_library())))
+    assert {os.path.basename(cache.file) for cache in seen.caches or ()} == {"launcher.so", "kernel.py"}
+    assert environment.codes(seen) == {}
+
+
 CHOSEN = {"attention": {"backends": {"CPU_ATTN": 4}}, "batch_invariant": {"requested": True}, "operators": {}}
 
 

@@ -209,21 +209,23 @@ class VllmTaps(Taps):
         table = next(iter(metadata.values())) if isinstance(metadata, dict) and metadata else metadata
         if table is None or not hasattr(table, "block_table"):
             return
-        caches = _caches(self._runner)
-        if not caches:
+        storages = _cache_storages(self._runner)
+        if not storages:
             return
         size = self._runner.cache_config.block_size
+        total = int(self._runner.kv_cache_config.num_blocks)
         needed = -(-int(table.seq_lens.max()) // size)
-        blocks = torch.unique(table.block_table[:, :needed])
-        number = torch.zeros(int(blocks.max()) + 1, dtype=torch.int64)
-        number[blocks.to(torch.int64)] = torch.arange(len(blocks))
+        blocks = torch.unique(table.block_table[:, :needed]).to(torch.int64)
+        number = torch.zeros(int(blocks.max()) + 1, dtype=torch.int64, device=blocks.device)
+        number[blocks] = torch.arange(len(blocks), device=blocks.device)
 
         def substitute(tensor: Tensor) -> Tensor | None:
-            if tensor.data_ptr() in caches and tensor.ndim and tensor.shape[0] == caches[tensor.data_ptr()]:
-                return tensor[blocks.to(torch.int64)]
+            # Backends hand their kernels the cache itself or a view of it: keys and values apart, heads before slots.
+            if total in tensor.shape and tensor.untyped_storage().data_ptr() in storages:
+                return tensor.index_select(list(tensor.shape).index(total), blocks)
             if tensor.data_ptr() == table.block_table.data_ptr() and tensor.shape == table.block_table.shape:
                 kept = tensor[:, :needed].to(torch.int64)
-                known = torch.isin(kept, blocks.to(torch.int64))
+                known = torch.isin(kept, blocks)
                 return torch.where(known, number[kept.clamp(max=len(number) - 1)], 0).to(tensor.dtype)
             slots = table.slot_mapping
             if tensor.data_ptr() == slots.data_ptr() and tensor.dtype == slots.dtype and tensor.ndim == 1:
@@ -246,9 +248,6 @@ def _runner_of(core: Any) -> Any:
     return getattr(driver, "worker", driver).model_runner
 
 
-def _caches(runner: Any) -> dict[int, int]:
-    found = {}
-    for cache in getattr(runner, "kv_caches", ()):
-        if isinstance(cache, Tensor):
-            found[cache.data_ptr()] = int(cache.shape[0])
-    return found
+def _cache_storages(runner: Any) -> set[int]:
+    caches = getattr(runner, "kv_caches", ())
+    return {cache.untyped_storage().data_ptr() for cache in caches if isinstance(cache, Tensor)}

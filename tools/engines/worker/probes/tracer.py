@@ -123,7 +123,7 @@ class Tracer(TorchDispatchMode):
         return None
 
     def _sized(self, args: list[Any]) -> list[Any]:
-        """The sizes in a view of a constant that was cut: its own first size is another now."""
+        """The sizes in a view of a constant that was cut: the size that was cut is another now."""
         first = args[0] if args else None
         cut = self._resized.get(first["t"]) if isinstance(first, dict) and "t" in first else None
         if cut is None:
@@ -140,8 +140,10 @@ class Tracer(TorchDispatchMode):
             return name
         name = self._name(tensor)
         value = self.substitute(tensor)
-        if value is not None and value.shape[:1] != tensor.shape[:1]:
-            self._resized[name] = (int(tensor.shape[0]), int(value.shape[0]))
+        if value is not None:
+            for size, kept in zip(tensor.shape, value.shape, strict=True):
+                if size != kept:
+                    self._resized[name] = (int(size), int(kept))
         if value is None:
             if tensor.numel() * tensor.element_size() > CONSTANT_LIMIT:
                 self.refused[name] = f"a constant of shape {list(tensor.shape)} is too large to keep"

@@ -13,8 +13,15 @@ from typing import Any
 MOST = 2000
 
 
-def cache_folders(environment: Mapping[str, str]) -> dict[str, str]:
-    """Cache -> its folder, as the library itself would choose it."""
+def cache_folders(environments: Iterable[Mapping[str, str]]) -> list[tuple[str, str]]:
+    """Caches and their folders, as the libraries themselves would choose them.
+
+    Under each of several environments: an engine sets such variables in its own process, after a library has read them.
+    """
+    return sorted({pair for environment in environments for pair in _folders(environment).items()})
+
+
+def _folders(environment: Mapping[str, str]) -> dict[str, str]:
     home = environment.get("HOME", os.path.expanduser("~"))
     shared = environment.get("XDG_CACHE_HOME") or os.path.join(home, ".cache")
     vllm = environment.get("VLLM_CACHE_ROOT") or os.path.join(shared, "vllm")
@@ -40,7 +47,7 @@ def _user() -> str:
 
 
 def caches_in_use(
-    folders: Mapping[str, str], mapped: Iterable[Mapping[str, Any]], started_at: float | None
+    folders: Iterable[tuple[str, str]], mapped: Iterable[Mapping[str, Any]], started_at: float | None
 ) -> list[dict[str, Any]]:
     """Files of the caches that this process has loaded, or read since it started where the disk keeps access times.
 
@@ -48,9 +55,11 @@ def caches_in_use(
     """
     loaded = {entry["path"] for entry in mapped} | set(_module_files())
     found = []
-    for cache, folder in folders.items():
+    known: set[str] = set()
+    for cache, folder in folders:
         root = os.path.realpath(folder) + os.sep
-        for path in sorted(p for p in loaded if os.path.realpath(p).startswith(root))[:MOST]:
+        for path in sorted(p for p in loaded - known if os.path.realpath(p).startswith(root))[:MOST]:
+            known.add(path)
             made = _made_at(path)
             if made is not None:
                 old = started_at is not None and made < started_at

@@ -49,7 +49,8 @@ def observation(watched: Iterable[str], *, hash_files: bool = False) -> dict[str
     body["modules"] = modules = _section(imported)
     body["mapped"] = mapped = _section(mapped_files)
     listed = modules if isinstance(modules, list) else []
-    body["replaced"] = _section(lambda: replaced(names, cache_folders(os.environ).values()))
+    folders = cache_folders(_environments())
+    body["replaced"] = _section(lambda: replaced(names, [folder for _, folder in folders]))
     body["bytecode"] = _section(lambda: bytecode(listed, names))
     body["copies"] = _section(lambda: copies(sys.path))
     body["environment_at_start"] = _section(starting_environment)
@@ -62,12 +63,18 @@ def observation(watched: Iterable[str], *, hash_files: bool = False) -> dict[str
     body["transport"] = transport(dict(os.environ))
     started = body["place"].get("started_at") if isinstance(body["place"], dict) else None
     files = mapped if isinstance(mapped, list) else []
-    body["caches"] = _section(lambda: caches_in_use(cache_folders(os.environ), files, started))
+    body["caches"] = _section(lambda: caches_in_use(folders, files, started))
     _stat_all(listed)
     _stat_all(files)
     if hash_files:
         _hash_all([*listed, *files])
     return body
+
+
+def _environments() -> list[Mapping[str, str]]:
+    """As the process was started, where that can be read, and as it is now."""
+    start = _section(starting_environment)
+    return [os.environ] if "not_observed" in start else [start, os.environ]
 
 
 def _section(ask: Callable[[], Any]) -> Any:
