@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from bitgate.gates.conditions import drift, frozen_digests, without_volatile
+from bitgate.gates.conditions import frozen_digests, without_volatile
 from bitgate.gates.errors import BaselineRefused
 from bitgate.gates.identity import side_changes
 from bitgate.gates.ledger import LedgerView
@@ -41,12 +41,6 @@ def freeze_of(store: Store) -> Freeze | None:
     """The baseline in force; None before a person froze one."""
     manifest = LedgerView(store).frozen
     return Freeze(manifest.version, manifest.digest, frozen_digests(manifest)) if manifest else None
-
-
-def drift_from_frozen(store: Store, today: Today) -> list[str]:
-    """How today's baseline differs from the frozen one, in words; empty before a freeze and when nothing differs."""
-    manifest = LedgerView(store).frozen
-    return drift(manifest, today) if manifest else []
 
 
 def propose(

@@ -10,6 +10,8 @@ import secrets
 from dataclasses import dataclass
 from typing import Final
 
+from pydantic import ValidationError
+
 from bitgate.gates.errors import TokenRefused
 from bitgate.gates.roles import PERSON, ROLES, Actor
 from bitgate.gates.rows import Role, TokenRow
@@ -84,15 +86,18 @@ def actor_of(store: Store, token: str) -> Actor:
 
 def listed(store: Store) -> list[TokenInfo]:
     """Every token that was ever added, newest state."""
-    added = {entry.body["digest"]: entry.at for entry in reversed(list(store.entries(kind="token")))}
+    added = {entry.body.get("digest"): entry.at for entry in reversed(list(store.entries(kind="token")))}
     return [TokenInfo(row.name, row.role, added[digest], row.revoked) for digest, row in _rows(store).items()]
 
 
 def _rows(store: Store) -> dict[str, TokenRow]:
-    """Digest -> newest row. A row that revokes can never be undone."""
+    """Digest -> newest row. A row that revokes can never be undone; a row that is none is passed over."""
     known: dict[str, TokenRow] = {}
     for entry in store.entries(kind="token"):
-        row = TokenRow.model_validate(entry.body)
+        try:
+            row = TokenRow.model_validate(entry.body)
+        except ValidationError:
+            continue
         before = known.get(row.digest)
         if before is None or (row.revoked and (row.name, row.role) == (before.name, before.role)):
             known[row.digest] = row

@@ -12,8 +12,10 @@ from typing import Final
 
 from mcp.server.auth.provider import AccessToken
 
-from bitgate.gates.roles import ROLES
+from bitgate.gates.errors import TokenRefused
+from bitgate.gates.roles import ROLES, Actor
 from bitgate.gates.rows import Role
+from bitgate.gates.tokens import actor_of, listed
 from bitgate.server.session import Workplace
 from bitgate.tools.errors import ConfigError
 
@@ -80,22 +82,19 @@ def role_named(names: Sequence[str]) -> Role:
 
 
 class LedgerTokens:
-    """Tokens in the ledger: `token` rows with `name`, `digest` (hex SHA-256) and `revoked`; the last row counts."""
+    """Tokens in the ledger, by the gates' own rule: a row that raises a role or revives a token is not believed."""
 
     def __init__(self, workplace: Workplace) -> None:
         self._workplace = workplace
-        self._seq = 0
-        self._known: dict[str, Credential] = {}
 
-    def current(self) -> list[Credential]:
-        for entry in self._workplace.store.entries("token", after_seq=self._seq):
-            self._seq = entry.seq
-            self._known.pop(entry.subject, None)
-            if not entry.body.get("revoked"):
-                name = str(entry.body.get("name", entry.subject))
-                role = role_named([str(entry.body.get("role"))])
-                self._known[entry.subject] = Credential(name, bytes.fromhex(str(entry.body["digest"])), role)
-        return list(self._known.values())
+    def any(self) -> bool:
+        return any(not info.revoked for info in listed(self._workplace.store))
+
+    def actor(self, token: str) -> Actor | None:
+        try:
+            return actor_of(self._workplace.store, token)
+        except TokenRefused:
+            return None
 
 
 class Verifier:
@@ -106,9 +105,10 @@ class Verifier:
         self._ledger = ledger
 
     def any(self) -> bool:
-        return bool(self._fixed or self._ledger.current())
+        return bool(self._fixed) or self._ledger.any()
 
     async def verify_token(self, token: str) -> AccessToken | None:
         digest = token_digest(token)
-        matches = [c for c in (*self._fixed, *self._ledger.current()) if hmac.compare_digest(c.digest, digest)]
-        return AccessToken(token="", client_id=matches[0].name, scopes=[matches[0].role]) if matches else None
+        matches = [Actor(c.role, c.name) for c in self._fixed if hmac.compare_digest(c.digest, digest)]
+        found = matches[0] if matches else self._ledger.actor(token)
+        return AccessToken(token="", client_id=found.name, scopes=[found.role]) if found else None

@@ -141,10 +141,10 @@ def client_of() -> Callable[..., AbstractAsyncContextManager[Client]]:
     """Connects a real client to an HTTP server."""
 
     @asynccontextmanager
-    async def session(url: str, mode: Any = "auto") -> AsyncIterator[Client]:
+    async def session(url: str, mode: Any = "auto", token: str = TOKEN) -> AsyncIterator[Client]:
         async with AsyncExitStack() as stack:
             stack.enter_context(anyio.fail_after(120))
-            headers = {"Authorization": f"Bearer {TOKEN}"}
+            headers = {"Authorization": f"Bearer {token}"}
             http = await stack.enter_async_context(httpx2.AsyncClient(headers=headers, timeout=60))
             yield await stack.enter_async_context(Client(streamable_http_client(url, http_client=http), mode=mode))
 

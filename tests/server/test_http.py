@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import signal
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ import anyio
 import httpx2
 import pytest
 
+from bitgate.gates import tokens
 from bitgate.server.http import Address, security
 from bitgate.server.tokens import credentials_from_env, credentials_from_file
 from bitgate.store.store import Store
@@ -61,15 +61,27 @@ async def test_what_a_client_starts_is_written_under_its_tokens_name(connect_htt
 async def test_a_token_added_to_the_ledger_works_at_once_and_a_revoked_one_no_more(
     http_url: str, project: Path
 ) -> None:
-    token = "another-token-of-more-than-24"
-    headers = {**ACCEPT, "Authorization": f"Bearer {token}"}
-    body = {"name": "agent", "digest": hashlib.sha256(token.encode()).hexdigest(), "revoked": False}
-    assert post(http_url, headers).status_code == 401
     with Store.open(project / ".bitgate" / "ledger.db") as store:
-        store.append("token", "tok_1", body, "a person")
-        assert post(http_url, headers).status_code == 200
-        store.append("token", "tok_1", {**body, "revoked": True}, "a person")
+        headers = {**ACCEPT, "Authorization": f"Bearer {tokens.new_token()}"}
         assert post(http_url, headers).status_code == 401
+        headers["Authorization"] = f"Bearer {tokens.add(store, 'agent', 'consistency')}"
+        assert post(http_url, headers).status_code == 200
+        tokens.revoke(store, "agent")
+        assert post(http_url, headers).status_code == 401
+
+
+@pytest.mark.anyio
+async def test_a_row_that_raises_a_tokens_role_is_believed_by_no_server(
+    http_url: str, project: Path, client_of: Any
+) -> None:
+    with Store.open(project / ".bitgate" / "ledger.db") as store:
+        token = tokens.add(store, "looker", "observer")
+        raised = {"name": "looker", "role": "consistency", "digest": tokens.token_digest(token), "revoked": False}
+        store.append("token", "looker", raised, "person:x")
+        store.append("token", "other", {"name": "no role and no digest"}, "person:x")
+    async with client_of(http_url, token=token) as client:
+        answer = await client.call_tool("run_probe", {})
+    assert answer.is_error and "role observer may read" in answer.content[0].text
 
 
 def test_a_server_without_a_token_does_not_start(bitgate: Any, server_env: dict[str, str]) -> None:

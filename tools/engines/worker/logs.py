@@ -82,20 +82,13 @@ class BoundedLog:
             file.write(str(self.dropped))
 
 
-def read_log(path: str | os.PathLike[str]) -> bytes:
-    """The whole log as kept: head, a line that says how much is missing, tail."""
-    base = os.fspath(path)
-    parts = [_read(base), _missing(base), _read(f"{base}.0"), _read(f"{base}.1")]
-    return b"".join(parts)
-
-
 def log_tail(path: str | os.PathLike[str], size: int) -> bytes:
-    """The last `size` bytes, of which the first line may be cut."""
+    """The last `size` bytes, of which the first line may be cut; a line says how much is missing before its end."""
     base, tail = os.fspath(path), b""
-    for name in (f"{base}.1", f"{base}.0", base):
+    for name in (f"{base}.1", f"{base}.0"):
         if len(tail) < size:
             tail = _read(name, last=size - len(tail)) + tail
-    return tail
+    return _read(base, last=size - len(tail)) + _missing(base) + tail if len(tail) < size else tail
 
 
 def is_secret(name: str) -> bool:
