@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -24,6 +23,7 @@ from bitgate.gates.replay_index import Index
 from bitgate.gates.rows import BaselineRow, ReviewerChange, ReviewersRow, TokenRow
 from bitgate.gates.table import BY_ID
 from bitgate.store.chain import Entry
+from bitgate.store.reading import reading
 from bitgate.store.schema import field as body_field
 
 CLOCK_STEP: Final = timedelta(seconds=60)
@@ -64,7 +64,7 @@ def replay(path: Path, *, reviewers: str | None = None, head: str | None = None)
     before it is what it was then, so that a reviewer set older than the pinned one is believed only if the pinned head
     covers it.
     """
-    with _reading(path) as connection:
+    with reading(path) as connection:
         index = Index(connection)
         found = Replay()
         _reviewers(index, found, reviewers, head)
@@ -77,13 +77,6 @@ def replay(path: Path, *, reviewers: str | None = None, head: str | None = None)
         _times(connection, found)
     found.lies.sort(key=lambda lie: (lie.seq, lie.code))
     return found
-
-
-@contextmanager
-def _reading(path: Path) -> Iterator[sqlite3.Connection]:
-    with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, isolation_level=None)) as connection:
-        connection.execute("BEGIN")
-        yield connection
 
 
 # --- people -----------------------------------------------------------------------------------------------------------

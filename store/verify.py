@@ -7,7 +7,6 @@ text that is not UTF-8 must be found, not stop the reading.
 from __future__ import annotations
 
 import contextlib
-import os
 import sqlite3
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +15,7 @@ from pathlib import Path
 from bitgate.store.artifacts import ArtifactStore
 from bitgate.store.chain import GENESIS, row_hash
 from bitgate.store.errors import NotFound, StoreError, from_sqlite
-from bitgate.store.opening import BUSY_SECONDS
+from bitgate.store.reading import reading
 from bitgate.store.records import Record
 from bitgate.store.schema import APPLICATION_ID, KEYS, SCHEMA_VERSION, field, object_problems
 
@@ -57,7 +56,7 @@ def verify_ledger(path: Path, *, head: str | None = None, artifacts: bool = True
     check = _Check(path, head)
     with ThreadPoolExecutor(1) as beside:  # SQLite's own check is as long as ours, and needs no interpreter lock
         pages = beside.submit(_page_problems, path)
-        with check.surviving_damage(), _reading(path) as connection:
+        with check.surviving_damage(), reading(path) as connection:
             check.run(connection, artifacts)
         with check.surviving_damage():
             for problem in pages.result():
@@ -209,22 +208,9 @@ _ARTIFACTS = """SELECT MIN(e.seq), a.value ->> '$.digest' AS digest, a.value ->>
   FROM entries AS e, json_each(e.body, '$.artifacts') AS a GROUP BY digest ORDER BY 1"""
 
 
-@contextlib.contextmanager
-def _reading(path: Path) -> Iterator[sqlite3.Connection]:
-    """A read-only connection in one transaction, so that writers may go on meanwhile."""
-    # In a folder this user may not write SQLite cannot make its shared memory; without a log there is nothing to share.
-    writable = os.access(path.parent, os.W_OK, effective_ids=os.access in os.supports_effective_ids)
-    alone = not writable and not path.with_name(path.name + "-wal").exists()
-    uri = f"{path.resolve().as_uri()}?{'immutable=1' if alone else 'mode=ro'}"
-    with contextlib.closing(sqlite3.connect(uri, uri=True, timeout=BUSY_SECONDS, isolation_level=None)) as connection:
-        connection.execute("PRAGMA cache_size = -65536")  # KiB: each row is looked up in each index
-        connection.execute("BEGIN")
-        yield connection
-
-
 def _page_problems(path: Path) -> list[str]:
     """Includes each index against its table: a row that an index hides would be missing from every listing."""
-    with _reading(path) as connection:
+    with reading(path) as connection:
         found = connection.execute("PRAGMA integrity_check(3)").fetchall()
     return [text for (text,) in found if text != "ok"]
 

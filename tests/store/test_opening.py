@@ -205,3 +205,19 @@ def test_many_processes_may_make_the_ledger_at_once(path: Path, writers: Callabl
         assert len({entry.actor for entry in store.entries("run_started")}) == 8
     report = verify_ledger(path)
     assert (report.ok, report.rows, report.artifacts) == (True, 8 * 10 * 3, 10)
+
+
+def test_a_ledger_whose_log_was_left_behind_is_verified_with_the_rows_in_it_where_nothing_can_be_written(
+    as_nobody: Path, tmp_path: Path
+) -> None:
+    """A read-only mount of a server that is running, or died: its newest rows are in the log alone."""
+    with Store.open(tmp_path / "ledger.db") as store:
+        store.ledger.rows("PRAGMA wal_autocheckpoint = 0")
+        entry = store.append("gate", "C3", {}, "agent")
+        for name in ("ledger.db", "ledger.db-wal"):
+            shutil.copyfile(tmp_path / name, as_nobody / name)
+            (as_nobody / name).chmod(0o444)
+    become_nobody(as_nobody)
+    report = verify_ledger(as_nobody / "ledger.db", head=entry.hash)
+    assert report.ok and (report.rows, report.head) == (entry.seq, entry.hash)
+    assert sorted(path.name for path in as_nobody.iterdir()) == ["ledger.db", "ledger.db-wal"]
