@@ -161,3 +161,22 @@ def test_a_variant_changes_nothing_of_the_side_it_is_laid_over() -> None:
     adapter_of("vllm").variants(original, [TokenSequence((1, 2, 3))], 4)
     assert original == replace(original)
     assert original.options == {"enforce_eager": True}
+
+
+def test_megatron_packs_where_its_layers_may_or_where_the_side_says_that_it_does(installed: str) -> None:
+    megatron = adapter_of("megatron")
+    elsewhere, here = side("megatron"), side("megatron", installed)
+    assert megatron.default_axes(elsewhere) == ("batching", "packing", "micro_batch")
+    assert megatron.layouts(elsewhere) == ("single", "padded", "packed")
+    for local in (here, side("megatron", transformer_impl="local"), side("megatron", device="cpu")):
+        assert megatron.default_axes(local) == ("batching", "micro_batch")
+        assert megatron.layouts(local) == ("single", "padded")
+        assert megatron.layouts(replace(local, axes=("packing",))) == ("single", "padded", "packed")
+
+
+def test_megatron_takes_its_own_options_and_names_the_nearest_of_others() -> None:
+    adapter_of("megatron").check_options(side("megatron", make_vocab_size_divisible_by=1, moe_router_dtype="fp32"))
+    with pytest.raises(RequestError, match="side.rollout.options.transformer_imp.*Did you mean 'transformer_impl'"):
+        adapter_of("megatron").check_options(side("megatron", transformer_imp="local"))
+    with pytest.raises(RequestError, match="moe_router_dtype: got 'bf16'"):
+        adapter_of("megatron").check_options(side("megatron", tried={"moe_router_dtype": "bf16"}))

@@ -166,6 +166,7 @@ def test_biases_of_attention_and_mlp_together_are_megatrons_bias_of_all_linears(
         (LLAMA, {"sliding_window": 64}, "sliding_window: got 64, which the megatron engine does not map"),
         (QWEN3, {"quantization_config": {"bits": 4}}, "quantization_config"),
         (QWEN3, {"logit_softcap": 30.0}, "logit_softcap"),
+        (LLAMA, {"auto_map": {"AutoModelForCausalLM": "own.Model"}}, "auto_map"),
         (QWEN3, {"num_experts": 8}, "num_experts"),
         (QWEN3, {"head_dim": None}, "head_dim: got None"),
         (QWEN3, {"num_key_value_heads": None}, "num_key_value_heads"),

@@ -64,7 +64,7 @@ COMMON: Final = frozenset(
 INERT: Final = frozenset(
     {
         "architectures", "model_type", "_name_or_path", "transformers_version", "dtype", "torch_dtype", "use_cache",
-        "bos_token_id", "eos_token_id", "pad_token_id", "initializer_range", "auto_map", "return_dict",
+        "bos_token_id", "eos_token_id", "pad_token_id", "initializer_range", "return_dict",
         "output_attentions", "output_hidden_states", "_attn_implementation_autoset", "chunk_size_feed_forward",
     }
 )  # fmt: skip

@@ -177,6 +177,9 @@ def _start_groups(device: torch.device) -> None:
     """One rank is a whole model: its process groups are of size 1, whatever the launcher's world is."""
     from megatron.core import parallel_state, tensor_parallel
 
+    if device.type == "cuda":
+        # Megatron-Core puts its buffers on the current device.
+        torch.cuda.set_device(device)
     if not torch.distributed.is_initialized():
         torch.distributed.init_process_group(
             "nccl" if device.type == "cuda" else "gloo", store=torch.distributed.HashStore(), rank=0, world_size=1
