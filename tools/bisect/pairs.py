@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from pydantic import JsonValue
 
@@ -12,7 +13,14 @@ from bitgate.tools.checks.plan import alone, together
 from bitgate.tools.engines.jobs import Decode, Groups, Observe, Packing, Prefill, Target
 
 Watched = Prefill | Decode
-BESIDE = {"q": ("k_norm", "k_proj"), "k": ("q_norm", "q_proj")}
+BESIDE: Final = {
+    "q": ((0, "k_norm"), (0, "k_proj")),
+    "k": ((0, "q_norm"), (0, "q_proj")),
+    "attn_norm": ((-1, "mlp_out"), (-1, "resid_mid")),
+    "mlp_norm": ((0, "o_proj"), (0, "resid_pre")),
+}
+"""Further inputs of a fused operator, (layers up, point): rotary kernels take queries and keys in one call, and a norm
+that adds the residual first reads both terms, not their rounded sum."""
 
 
 @dataclass(frozen=True)
@@ -107,8 +115,10 @@ def _decode(name: str, groups: Groups) -> Decode:
 def target_of(node: Node, row: tuple[int, int], layers: int) -> Target:
     """The operators to record: from the node's inputs to its output, in the layers that they may lie in."""
     layer, name = node.point
-    # Rotary kernels take queries and keys in one call: what feeds the other of the two is an input as well.
-    beside = [(layer, other) for other in BESIDE.get(name, ())]
+    if name == "final_norm":
+        beside = [(layers - 1, "mlp_out"), (layers - 1, "resid_mid")]
+    else:
+        beside = [(layer + up, other) for up, other in BESIDE.get(name, ()) if layer + up >= 0]
     points: Sequence[Point] = (*node.parents, *node.context, *beside)
     near = {layer, *(at for at, _ in points if at != BEFORE or layer == BEFORE)}
     if any(at == layers - 1 for at in near) or layer == AFTER:

@@ -84,12 +84,20 @@ def _add(program: Program, inputs: dict[str, Tensor], output: Tensor) -> Truth:
 
 
 def _norm(program: Program, inputs: dict[str, Tensor], output: Tensor) -> Truth:
-    x = next(iter(inputs.values())).to(torch.float64)
+    x = _normed(program, inputs).to(torch.float64)
     weight = next(iter(_constants(program, 1))).to(torch.float64)
     eps = _eps(program)
     grouped = x.reshape(x.shape[0], -1, weight.shape[0])
     value = (grouped * torch.rsqrt(grouped.pow(2).mean(-1, keepdim=True) + eps) * weight).reshape(x.shape)
     return Truth(value, value.abs() * 6 * _unit(output) + 1e-30, f"x * rsqrt(mean(x^2) + {eps:g}) * w")
+
+
+def _normed(program: Program, inputs: dict[str, Tensor]) -> Tensor:
+    """What is normed: a kernel that adds the residual first has the terms of the sum among its inputs."""
+    layer, name = program.notes.get("output", (None, None))
+    summed = {"attn_norm": f"{layer}.resid_pre", "mlp_norm": f"{layer}.resid_mid"}.get(str(name))
+    sums = [t for n, t in inputs.items() if n == summed or (name == "final_norm" and n.endswith(".resid_post"))]
+    return next(iter([*sums, *inputs.values()]))
 
 
 def _eps(program: Program) -> float:

@@ -1,4 +1,4 @@
-"""One cast changed at a time: does a program then give the other side's bits?
+"""One cast changed at a time, or two together: does a program then give the other side's bits?
 
 Three kinds: a rounding to a narrow dtype left out, a rounding added after a wide result, a narrow operation computed
 wide. What a changed program computes after that follows torch's own promotion; the last result is rounded to the
@@ -7,7 +7,9 @@ dtype that the point has.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,6 +38,7 @@ class Toggle:
         words = {
             "late": f"the rounding in {self.op} left out",
             "early": f"a rounding to {self.dtype} added after {self.op}",
+            "read": f"the first input of {self.op} rounded to {self.dtype}, for it alone",
             "wide": f"{self.op} computed in float32 instead of {self.dtype}",
         }
         return f"{words[self.kind]} (operator {self.number} of the region)"
@@ -53,13 +56,28 @@ def explaining(
     narrow = _narrow_of(program, wanted)
     found = []
     for toggle in _toggles(program, narrow):
-        result = changed(program, toggle, wanted.dtype, overrides)
-        if result is None:
-            continue
-        canonical = rows_of(result, len(program.rows))
-        if canonical is not None and same_bits(canonical[rows], wanted):
+        if _gives((toggle,), program, wanted, rows, overrides):
             found.append(toggle)
     return found
+
+
+def explaining_two(program: Program, wanted: Tensor, rows: Tensor, seconds: float) -> tuple[Toggle, Toggle] | None:
+    """Two toggles of different operators that give the rows the bits `wanted` only together; tried for `seconds`."""
+    until = time.monotonic() + seconds
+    for first, second in itertools.combinations(_toggles(program, _narrow_of(program, wanted)), 2):
+        if time.monotonic() > until:
+            return None
+        if first.number != second.number and _gives((first, second), program, wanted, rows, None):
+            return first, second
+    return None
+
+
+def _gives(
+    toggles: Sequence[Toggle], program: Program, wanted: Tensor, rows: Tensor, overrides: dict[str, Tensor] | None
+) -> bool:
+    result = changed(program, toggles, wanted.dtype, overrides)
+    canonical = None if result is None else rows_of(result, len(program.rows))
+    return canonical is not None and same_bits(canonical[rows], wanted)
 
 
 def _narrow_of(program: Program, wanted: Tensor) -> torch.dtype:
@@ -75,23 +93,25 @@ def _toggles(program: Program, narrow: torch.dtype) -> Iterator[Toggle]:
         if op.name in CASTS:
             yield Toggle(number, "late", op.name, text)
         yield Toggle(number, "early", op.name, text)
+        yield Toggle(number, "read", op.name, text)
         # A wide product or sum is another kernel with an order of its own, not one cast.
         if op.name not in (*CASTS, *PRODUCTS, *SUMS):
             yield Toggle(number, "wide", op.name, text)
 
 
 def changed(
-    program: Program, toggle: Toggle, dtype: torch.dtype, overrides: dict[str, Tensor] | None = None
+    program: Program, toggles: Sequence[Toggle], dtype: torch.dtype, overrides: dict[str, Tensor] | None = None
 ) -> Tensor | None:
-    """The output with one toggle, rounded to `dtype`; None when the changed program cannot run."""
+    """The output with these toggles, rounded to `dtype`; None when the changed program cannot run."""
+    toggled = {toggle.number: toggle for toggle in toggles}
     env: dict[str, Any] = {n: materialised(n, program, (overrides or {}).get(n, v)) for n, v in program.values.items()}
     try:
         with torch.no_grad():
             for number, op in enumerate(program.ops):
-                if number != toggle.number:
-                    _tolerant(op, env)
+                if number in toggled:
+                    _toggled(op, env, toggled[number])
                 else:
-                    _toggled(op, env, toggle)
+                    _tolerant(op, env)
             result = env[program.output]
             return result.to(dtype) if isinstance(result, Tensor) else None
     except (RuntimeError, TypeError, KeyError, IndexError, AttributeError):
@@ -107,6 +127,8 @@ def _toggled(op: Op, env: dict[str, Any], toggle: Toggle) -> None:
                 env[name] = value.to(getattr(torch, toggle.dtype)).to(torch.float32)  # type: ignore[index]
         return
     args = [_wide(a) for a in decoded(op.args, env)]
+    if toggle.kind == "read":
+        args[0] = _rounded(decoded(op.args, env)[0], getattr(torch, toggle.dtype))
     if toggle.kind == "late":
         result = args[0] if isinstance(args[0], Tensor) else None
     else:
@@ -115,6 +137,13 @@ def _toggled(op: Op, env: dict[str, Any], toggle: Toggle) -> None:
     for name, value in zip(op.outs, outs, strict=False):
         if name is not None:
             env[name] = value
+
+
+def _rounded(value: Any, dtype: torch.dtype) -> Tensor:
+    """A wide tensor with the values that `dtype` has."""
+    if not isinstance(value, Tensor) or value.dtype not in (torch.float32, torch.float64):
+        raise TypeError("nothing to round")
+    return value.to(dtype).to(value.dtype)
 
 
 def decoded_kwargs(op: Op, env: dict[str, Any]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ the operator could write to it.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -88,7 +88,7 @@ class Tracer(TorchDispatchMode):
         result = func(*args, **kwargs)
         outs = result if isinstance(result, tuple | list) else [result]
         shared = self._aliased(func, args)
-        names = [self._output(o, shared) if isinstance(o, Tensor) else None for o in outs]
+        names = [self._output(o, _same_memory(o, shared)) if isinstance(o, Tensor) else None for o in outs]
         self.ops.append(Op(name, encoded[0], encoded[1], names, writes))
         return result
 
@@ -128,7 +128,7 @@ class Tracer(TorchDispatchMode):
         cut = self._resized.get(first["t"]) if isinstance(first, dict) and "t" in first else None
         if cut is None:
             return args
-        return [[cut[1] if size == cut[0] else size for size in a] if isinstance(a, list) else a for a in args]
+        return [[cut[1], *a[1:]] if isinstance(a, list) and a[:1] == [cut[0]] else a for a in args]
 
     def _external(self, tensor: Tensor) -> str:
         recipe = self.recipes.get(tensor.data_ptr())
@@ -178,13 +178,13 @@ class Tracer(TorchDispatchMode):
             name = self._alias[name]
         return name
 
-    def _aliased(self, func: Any, args: Any) -> list[str]:
-        """Arguments that an output is a view of."""
+    def _aliased(self, func: Any, args: Any) -> list[tuple[str, Tensor]]:
+        """Arguments that an output may be a view of: a cast is one only where there is nothing to cast."""
         if not any(r.alias_info is not None for r in func._schema.returns):
             return []
         pairs = zip(func._schema.arguments, args, strict=False)
         found = [a for s, a in pairs if s.alias_info is not None and isinstance(a, Tensor)]
-        return [self._names[id(a)] for a in found if id(a) in self._names]
+        return [(self._names[id(a)], a) for a in found if id(a) in self._names]
 
     def _written(self, func: Any, args: Any, kwargs: Any) -> Iterator[str]:
         for position, argument in enumerate(func._schema.arguments):
@@ -217,11 +217,15 @@ class Tracer(TorchDispatchMode):
             return None
         end = self.marks[output]
         passed = {point: self.marks[point] for point in inputs if point in self.marks}
-        stops = {self._root(mark.name): mark.at for mark in passed.values()}
-        ops, read = self._backwards(self._root(end.shown), end.at, stops)
+        given, root = dict(passed), self._root(end.shown)
+        ops, read, late = self._backwards(root, end.at, self._stops(given))
+        if late:
+            # One kernel wrote the output and this input (a residual sum and its norm): what it read is the input.
+            given = {point: mark for point, mark in given.items() if self._root(mark.name) not in late}
+            ops, read, _ = self._backwards(root, end.at, self._stops(given))
         read += [] if any(end.shown in op.outs for op in ops) else [end.shown]
         values = {name: self.values[name] for name in read if name in self.values}
-        values |= {mark.name: mark.raw for mark in passed.values()}
+        values |= {mark.name: mark.raw for mark in given.values()}
         produced = {o for op in ops for o in op.outs if o is not None}
         notes = {
             "handlers": {n: v for n, v in self.handlers.items() if n in values},
@@ -229,13 +233,20 @@ class Tracer(TorchDispatchMode):
             "missing": sorted(name for name in read if name not in values and name not in produced),
             "output": list(output),
         }
-        names = {f"{layer}.{name}": mark.name for (layer, name), mark in passed.items()}
+        names = {f"{layer}.{name}": mark.name for (layer, name), mark in given.items()}
         canonical = {f"{layer}.{name}": mark.canonical for (layer, name), mark in passed.items()}
         return Program(ops, names, end.shown, values, end.canonical, keys.tolist(), notes, canonical)
 
-    def _backwards(self, root: str, end: int, stops: dict[str, int]) -> tuple[list[Op], list[str]]:
-        """Ops that the output depends on, walking back from it; views of a wanted tensor belong to it."""
+    def _stops(self, given: Mapping[Point, Mark]) -> dict[str, int]:
+        return {self._root(mark.name): mark.at for mark in given.values()}
+
+    def _backwards(self, root: str, end: int, stops: dict[str, int]) -> tuple[list[Op], list[str], set[str]]:
+        """Ops that the output depends on, walking back from it; views of a wanted tensor belong to it.
+
+        Also the names that they read from outside, and those stops that one of them made itself.
+        """
         wanted = {root}
+        late: set[str] = set()
         kept: list[Op] = []
         for number in range(end - 1, -1, -1):
             op = self.ops[number]
@@ -244,6 +255,7 @@ class Tracer(TorchDispatchMode):
             if not live:
                 continue
             kept.append(op)
+            late |= {r for r in made if number < stops.get(r, -1)}
             wanted |= {self._root(name) for name in tensors_of(op)}
         kept.reverse()
         produced: set[str] = set()
@@ -253,4 +265,9 @@ class Tracer(TorchDispatchMode):
             produced |= {o for o in op.outs if o is not None}
         if not kept:
             read = [root]
-        return kept, read
+        return kept, read, late
+
+
+def _same_memory(output: Tensor, arguments: Sequence[tuple[str, Tensor]]) -> list[str]:
+    storage = output.untyped_storage().data_ptr()
+    return [name for name, tensor in arguments if tensor.untyped_storage().data_ptr() == storage]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from ..products import order_of
 from ..program import Op, Program
-from ..rows import differing, rows_of, same_bits
+from ..rows import rows_of, same_bits
 from ..shrink import with_rows
 from ..toggles import operators
 from .case import Case, Report
 from .leaf import plain_name
 from .order import say_orders
+from .plans import plan_toggled
 from .replay import attempt
 from .tables import same_table, tables
 
@@ -30,9 +31,9 @@ def batch(case: Case, report: Report) -> bool:
     if shapes[0] == shapes[1] and not _attention(case.a):
         report.tried("operators, weights and shapes", "all the same, and yet other bits")
         return False
-    split = _split_toggled(case, report)
-    if split:
-        return report.is_("batch_variance", split)
+    plan = plan_toggled(case, report)
+    if plan:
+        return report.is_("batch_variance", plan)
     orders = [
         order_of(p, int(rows[case.shared.target])) for p, rows in ((case.a, case.shared.a), (case.b, case.shared.b))
     ]
@@ -65,33 +66,6 @@ def _shapes(case: Case) -> list[list[list[int]]]:
 
 def _attention(program: Program) -> bool:
     return any("attention" in op.name for op in program.ops)
-
-
-def _split_toggled(case: Case, report: Report) -> str | None:
-    """vLLM's CPU attention: plan the work without splitting the keys, on both sides."""
-    plans = [op for op in (*case.a.ops, *case.b.ops) if op.name == "_C.get_scheduler_metadata.default"]
-    if not plans or not any(op.args[10] for op in plans):
-        return None
-    results = []
-    for program, rows in ((case.a, case.shared.a), (case.b, case.shared.b)):
-        ops = [
-            Op(op.name, [*op.args[:10], False, *op.args[11:]], op.kwargs, op.outs, op.writes) if op in plans else op
-            for op in program.ops
-        ]
-        changed = Program(
-            ops, program.inputs, program.output, program.values, program.expected, program.rows, program.notes
-        )
-        result = rows_of(changed.result(), len(program.rows))
-        if result is None:
-            return None
-        results.append(result[rows])
-    equal = same_bits(*results)
-    left, before = int(differing(*results).sum()), int(differing(*case.outputs()).sum())
-    report.tried(
-        "attention planned without splitting the keys, on both sides",
-        "equal" if equal else f"{left} rows still differ, of {before} before",
-    )
-    return "attention splits the keys by the load (VLLM_CPU_ATTN_SPLIT_KV=0 makes it equal)" if equal else None
 
 
 def _cut_equal(case: Case, report: Report) -> bool:
