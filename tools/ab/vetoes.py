@@ -185,6 +185,17 @@ def image(trial: Trial) -> Found:
         yield "image_differs", f"{one.name}: {shown[0]}; {two.name}: {shown[1]}"
 
 
+def model(trial: Trial) -> Found:
+    """Another model has another speed; candidates may hold the weights in another form, as a quantisation does."""
+    one, two = trial.a, trial.b
+    pairs = [("architecture", one.architecture_digest, two.architecture_digest)]
+    if trial.check != "ab":
+        pairs.append(("weights", one.weights_digest, two.weights_digest))
+    for what, left, right in pairs:
+        if left and right and left != right:
+            yield "weights_differ", f"{what}: {one.name} has {left[:12]}, {two.name} has {right[:12]}"
+
+
 def kernels(trial: Trial) -> Found:
     """Against the baseline, every kernel that differs must be one that an expectation names."""
     if trial.check != "floor":
@@ -277,7 +288,7 @@ def _arms(trial: Trial) -> tuple[tuple[Arm, SideFacts], tuple[Arm, SideFacts]]:
 
 
 RULES: Final[tuple[Callable[[Trial], Found], ...]] = (
-    too_few_pairs, order_confounded, tokens, failures, clocks, throttling, other_processes, transport, image, kernels,
-    contaminated, drift, slowed, fresh_bits, too_good,
+    too_few_pairs, order_confounded, tokens, failures, clocks, throttling, other_processes, transport, image, model,
+    kernels, contaminated, drift, slowed, fresh_bits, too_good,
 )  # fmt: skip
 """To add a veto: a rule here, and a row in the table of reasons."""

@@ -161,6 +161,8 @@ SLOW_BAND = FREEZE.model_copy(update={"band": Band(evidence_id="ev_9", workload=
             id="RoCE and MNNVL",
         ),
         pytest.param("image_differs", "ab", {"a": {"image": "1" * 64, "container": True}}, id="another image"),
+        pytest.param("weights_differ", "ab", {"b": {"architecture_digest": "larger"}}, id="another model"),
+        pytest.param("weights_differ", "floor", {"b": {"weights_digest": "other"}}, id="other weights"),
         pytest.param(
             "kernels_differ",
             "floor",
@@ -229,6 +231,11 @@ def test_a_declaration_for_another_kernel_does_not_cover() -> None:
 
 def test_candidates_may_differ_in_kernels_for_that_is_what_is_tried() -> None:
     assert codes(trial("ab", a={"stable": {"operators": {"Linear": {"other_mm": 4}}}})) == []
+
+
+def test_candidates_may_hold_the_weights_in_another_form_and_what_cannot_be_read_is_no_difference() -> None:
+    assert codes(trial("ab", b={"weights_digest": "fp8"})) == []
+    assert codes(trial("floor", b={"weights_digest": None, "architecture_digest": None})) == []
 
 
 def test_a_band_of_another_workload_says_nothing() -> None:
