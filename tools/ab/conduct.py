@@ -152,6 +152,11 @@ class WorkerSide:
         watched = _Watched(self.context, self)
         self.result = await run_steps(watched, self.side, self.model, self.plan.sequences, [step], timeout)
 
+    async def up(self) -> None:
+        """Waits until rank 0's engine is up, which then makes the folder of its samples."""
+        while self._folder is None or not self.samples.exists():  # noqa: ASYNC110
+            await anyio.sleep(LOOK_S)
+
     async def turn(self, number: int, call: Call, rounds: int, of: int) -> None:
         body: dict[str, object] = {"arm": self.arm, "rounds": rounds, "of": of, "profile": call.phase == "profile"}
         await run_sync(write_call, self.turns, number, body)
@@ -200,6 +205,9 @@ async def run_together(
         async with anyio.create_task_group() as group:
             for worker in workers:
                 group.start_soon(worker.run)
+                # One after the other: an engine sizes its cache by the memory that is free, and takes another one's
+                # growth on the same device for its own.
+                await worker.up()
             score = await conduct(servers, calls, turn_s, on_turn)
     except ExceptionGroup as failed:
         raise _first(failed) from failed

@@ -52,9 +52,11 @@ def breakdown_summary(figures: Mapping[str, JsonValue]) -> str:
         assert isinstance(top, dict)
         of = figures["difference"]
         assert isinstance(of, dict)
+        turn, most = of["turn_ms"], top["difference_ms"]
+        assert isinstance(turn, float) and isinstance(most, float)
         return (
-            f"{of['of']} takes {of['turn_ms']} ms more a turn than {of['minus']} under the profiler; the greatest "
-            f"difference is {top['class']}: {top['difference_ms']} ms."
+            f"{of['of']} takes {_more(turn)} a turn than {of['minus']} under the profiler; the greatest difference "
+            f"is {top['class']}: {_more(most)}."
         )
     sides = figures.get("sides")
     assert isinstance(sides, dict)
@@ -66,6 +68,10 @@ def breakdown_summary(figures: Mapping[str, JsonValue]) -> str:
         top_class = next(iter(classes), "nothing")
         parts.append(f"{name}: most time in {top_class} ({classes.get(top_class)} of {side['turn_ms']} ms a turn)")
     return "; ".join(parts) + "."
+
+
+def _more(milliseconds: float) -> str:
+    return f"{abs(milliseconds):.4g} ms {'more' if milliseconds >= 0 else 'less'}"
 
 
 def _classes(value: JsonValue) -> dict[str, float]:

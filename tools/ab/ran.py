@@ -82,7 +82,15 @@ def facts_of(ran: Ran, arm: Arm, records: Mapping[Arm, SideRecord], models: Mapp
     if isinstance(server, HttpSide) or server.result is None:
         return facts
     around = [rank.steps["load"].info.get("around") for rank in server.result.ranks if "load" in rank.steps]
-    return _with_around(facts, [item for item in around if isinstance(item, dict)])
+    found = _with_around(facts, [item for item in around if isinstance(item, dict)])
+    return found if talks(len(server.result.ranks), record) else replace(found, transport={})
+
+
+def talks(ranks: int, record: SideRecord) -> bool:
+    """Whether its processes talk at all: an engine sets NCCL's variables for a mode, and then needs none of them."""
+    parallel = record.stable.get("parallel")
+    degrees = parallel.values() if isinstance(parallel, dict) else ()
+    return ranks > 1 or any(isinstance(n, int) and not isinstance(n, bool) and n > 1 for n in degrees)
 
 
 def _with_around(facts: SideFacts, around: Sequence[Mapping[str, Any]]) -> SideFacts:

@@ -88,8 +88,11 @@ def test_a_side_against_itself_in_two_processes_runs_at_one(null_run: Evidence) 
     figures: dict[str, Any] = dict(null_run.figures)
     assert null_run.check == "aa" and null_run.grade == "observed"
     assert (figures["pairs"], figures["method"]) == (6, "t_on_blocks")
-    assert figures["ratio_low"] <= 1.0 <= figures["ratio_high"], codes(null_run)
-    assert codes(null_run) == {}
+    biased = not figures["ratio_low"] <= 1.0 <= figures["ratio_high"]
+    assert set(codes(null_run)) == ({"null_run_biased"} if biased else set())
+    assert (null_run.verdict == "pass") == (not null_run.reasons)
+    # Whoever works beside it on a shared machine may bias it, and is then named; alone, it runs at one.
+    assert not biased or "device_busy" in {reason.code for reason in null_run.reasons}, codes(null_run)
     assert isinstance(figures["detectable"], float)
     both = [figures["baseline (a)"], figures["baseline (b)"]]
     assert [side["tokens"] for side in both] == [6 * figures["rounds_per_turn"] * 8 * 16] * 2

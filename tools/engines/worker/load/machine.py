@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterable
 from glob import glob
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ _CLOCKS = {
     "wall": "CLOCK_REALTIME",
 }
 _UNASKED = object()
+RUN = "BITGATE_RUN"
+"""By this variable every process of a run is known."""
 
 
 class Machine:
@@ -44,7 +47,21 @@ class Machine:
         for before, after in zip(self._gpus, later, strict=False):
             words = sorted({*before["throttled"], *after["throttled"]})
             grown += [f"GPU {after['gpu']}: {word}" for word in words]
+            after["processes"] = strangers({*before["processes"], *after["processes"]}, os.environ.get(RUN))
         return {"clocks": passed, "foreign": foreign, "own_cpu_s": own, "throttled": grown, "gpus": later}
+
+
+def strangers(pids: Iterable[int], run: str | None) -> list[int]:
+    """Those that this run did not start: its other side's engine is resident on the device too, and idle."""
+    mark = os.fsencode(f"{RUN}={run}")
+    return sorted(pid for pid in pids if run is None or mark not in _environment(pid))
+
+
+def _environment(pid: int) -> list[bytes]:
+    try:
+        return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return []
 
 
 def clocks() -> dict[str, float]:
