@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
+import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,6 +19,7 @@ from bitgate.tools.ab.operators import breakdown_summary
 from bitgate.tools.ab.ran import talks
 from bitgate.tools.engines.worker.load.machine import RUN, strangers
 from bitgate.tools.engines.worker.load.operators import class_of, timed
+from bitgate.tools.engines.worker.load.turns import rest
 from bitgate.tools.runs.processes import MARK_RUN
 
 
@@ -66,6 +69,21 @@ def test_one_process_alone_has_no_transport_whatever_its_mode_sets(
     """vLLM's batch-invariant mode sets eleven variables of NCCL, on one GPU too."""
     record = SideRecord(name="rollout", engine="vllm", digest="d" * 64, stable={"parallel": parallel})
     assert talks(ranks, record) is talking
+
+
+def test_a_turn_is_over_when_its_threads_sleep() -> None:
+    """OpenMP's threads spin on after their work, beside the other side's turn."""
+    until = time.monotonic() + 0.3
+
+    def spin() -> None:
+        while time.monotonic() < until:
+            pass
+
+    thread = threading.Thread(target=spin)
+    thread.start()
+    rest(limit_s=20)
+    assert time.monotonic() >= until
+    thread.join()
 
 
 class Worker:

@@ -35,7 +35,7 @@ python = {python}
 options = {{ enforce_eager = true, max_model_len = 256, batch_invariant = true }}
 env = {{ VLLM_CPU_KVCACHE_SPACE = "1" }}
 [side.rollout.expect]
-backends = {{ "operators.*" = "*" }}
+backends = {{ "*" = "*" }}
 [workload.short]
 max_tokens = 16
 [workload.short.generator]
@@ -130,12 +130,13 @@ def test_against_a_freeze_the_digest_the_band_and_a_fresh_bit_pass_decide(projec
         LedgerFacts(read=True, freeze=frozen(null_run, digest, lowest), bit_passes=(passed,)),
         side="rollout",
     )
-    assert set(codes(counted)) <= {"below_floor", "floor_not_shown", "null_run_biased"}, codes(counted)
+    # A crowded machine may show any ratio, and says so; without neighbours the floor alone decides.
+    crowd = {"null_run_biased", "too_good"} if "device_busy" in {r.code for r in counted.reasons} else set()
+    assert set(codes(counted)) <= {"below_floor", "floor_not_shown", *crowd}, codes(counted)
     figures: dict[str, Any] = dict(counted.figures)
     assert (figures["floor"], figures["pairs"]) == (0.7, 6)
     assert counted.sides["baseline"].digest == digest
-    fair = not {"device_busy", "null_run_biased"} & {reason.code for reason in counted.reasons}
-    assert counted.verdict == _verdict(figures) or not fair
+    assert counted.verdict == _verdict(figures) or "device_busy" in {reason.code for reason in counted.reasons}
 
 
 def _verdict(figures: dict[str, Any]) -> str:

@@ -6,6 +6,7 @@ import json
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -96,7 +97,19 @@ def _turn(serve: Callable[..., Any], work: Work, number: int, call: dict[str, An
     name = f"turn-{number:05d}"
     save_file(arrays(requests), os.path.join(out, f"{name}.safetensors"))
     body = {"turn": number, "arm": call["arm"], "seconds": seconds, **seen, **totals(requests), "operators": operators}
+    rest()
     write_json(os.path.join(out, f"{name}.json"), body, durable=False)
+
+
+def rest(limit_s: float = 1.0) -> None:
+    """Until this process's threads sleep: OpenMP's spin on after their work (KMP_BLOCKTIME, 200 ms), and the other
+    side's turn would pay for it."""
+    waiting, until = threading.Event(), time.monotonic() + limit_s
+    while time.monotonic() < until:
+        used = time.process_time()
+        waiting.wait(LOOK_S)
+        if time.process_time() - used < LOOK_S / 10:
+            return
 
 
 def _rounds(serve: Callable[..., Any], work: Work, rounds: int) -> tuple[float, list[Served]]:
