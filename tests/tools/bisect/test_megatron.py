@@ -1,4 +1,4 @@
-"""Megatron-Core through the product: where it differs from vLLM and transformers, and why."""
+"""Megatron-Core through the product: where it differs from vLLM and transformers and why, and a pair made equal."""
 
 from __future__ import annotations
 
@@ -17,10 +17,13 @@ from bitgate.tools.runs.control import start_run, wait_run
 
 pytestmark = pytest.mark.engine
 
+TWIN = Path(__file__).parent / "megatron_twin.py"
+
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory, engine_python: str, tiny: Path) -> Project:
     root = tmp_path_factory.mktemp("project")
+    twin = f'engine = "python"\npython = "{engine_python}"\nmodule = "{TWIN}"\n'
     megatron = f'engine = "megatron"\npython = "{engine_python}"\n'
     text = f"""
 [model.tiny]
@@ -37,6 +40,10 @@ python = "{engine_python}"
 {megatron}
 [side.packing]
 {megatron}axes = ["packing"]
+[side.norms]
+{twin}options = {{ norm = true, attention = false }}
+[side.equal]
+{twin}options = {{ norm = true, attention = true }}
 [workload.short]
 max_tokens = 3
 [workload.short.generator]
@@ -60,8 +67,8 @@ def evidence_of(project: Project, tool: str, request: Any) -> Evidence:
         return store.get_evidence(ended.evidence_id)
 
 
-def bisected(project: Project, side: str) -> tuple[Evidence, Any]:
-    request = BisectRequest(check="rollout_vs_trainer", side=side, trainer="megatron")
+def bisected(project: Project, side: str, sequences: int = 3) -> tuple[Evidence, Any]:
+    request = BisectRequest(check="rollout_vs_trainer", side=side, trainer="megatron", sequences=sequences)
     found = evidence_of(project, "bisect_layer", request)
     return found, found.figures.get("first_cause")
 
@@ -71,6 +78,17 @@ def test_transformers_rounds_its_norm_before_the_weight_and_megatron_after_it(pr
     assert (found.verdict, found.grade) == ("fail", "observed"), found.summary
     assert (cause["point"], cause["class"]) == ("layers.0.attn_norm", "precision"), cause
     assert found.figures["repro"]["exit_codes"] == [1, 1, 1]  # type: ignore[index, call-overload]
+
+
+def test_with_the_norms_made_equal_attention_is_the_next_cause(project: Project) -> None:
+    found, cause = bisected(project, "norms", sequences=1)
+    assert (found.verdict, cause["point"]) == ("fail", "layers.0.attn_out"), found.summary
+    assert cause["points_before_equal"] > 8
+
+
+def test_with_norms_and_attention_made_equal_the_pair_is_clean(project: Project) -> None:
+    found, _ = bisected(project, "equal", sequences=1)
+    assert (found.verdict, found.reasons) == ("pass", ()), found.summary
 
 
 def test_vllm_and_megatron_are_told_apart_with_a_repro(project: Project) -> None:
