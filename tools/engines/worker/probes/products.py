@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from .fingerprint import Product, product_order, sum_order
+from .gpu import home, there
 from .program import Program, decoded, function
 
 PRODUCTS = ("aten.mm.default", "aten.addmm.default", "aten.linear.default", "aten.bmm.default", "_C.onednn_mm.default")
@@ -41,15 +42,17 @@ def product_of(program: Program) -> Found | None:
 
 
 def _found(op: Any, env: dict[str, Any], program: Program) -> Found:
-    args = decoded(op.args, env)
+    args = [home(argument) for argument in decoded(op.args, env)]
     if op.name == "_C.onednn_mm.default":
         return Found(op.name, args[1].clone(), program.values[op.args[3]["t"]], _onednn)
     if op.name == "aten.bmm.default":
-        return Found(op.name, args[0][0].clone(), args[1][0].t(), lambda x, w: torch.bmm(x[None], w.t()[None])[0])
+        bmm = there(program.notes, lambda x, w: torch.bmm(x[None], w.t()[None])[0])
+        return Found(op.name, args[0][0].clone(), args[1][0].t(), bmm)
     at = 1 if op.name == "aten.addmm.default" else 0
     x, weight = args[at], args[at + 1]
     if op.name == "aten.linear.default":
-        return Found(op.name, x.reshape(-1, x.shape[-1]).clone(), weight, torch.nn.functional.linear)
+        linear = there(program.notes, torch.nn.functional.linear)
+        return Found(op.name, x.reshape(-1, x.shape[-1]).clone(), weight, linear)
     transposed = weight.stride(0) == 1 and weight.shape[0] > 1
 
     def run(x: Tensor, other: Tensor) -> Tensor:
@@ -57,7 +60,7 @@ def _found(op: Any, env: dict[str, Any], program: Program) -> Found:
         made: Tensor = function("aten.mm.default")(x, factor)
         return made
 
-    return Found(op.name, x.clone(), weight.t(), run)
+    return Found(op.name, x.clone(), weight.t(), there(program.notes, run))
 
 
 def _onednn(x: Tensor, weight: Tensor) -> Tensor:
@@ -136,7 +139,8 @@ def _sum_of(program: Program, row: int) -> dict[str, Any] | None:
             return result
 
         at = row if row < flat.shape[0] else 0
-        made.append({"operator": op.name, "rows": int(flat.shape[0])} | sum_order(run, tuple(flat.shape), at, x.dtype))
+        order = sum_order(there(program.notes, run), tuple(flat.shape), at, x.dtype)
+        made.append({"operator": op.name, "rows": int(flat.shape[0])} | order)
 
     program.run(hook=hook)
     return made[0] if made else None

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from .gpu import follow_mode, home, on_device, registering
 
 Point = tuple[int, str]
 """(layer, name)."""
@@ -45,14 +48,18 @@ class Program:
         overrides: Mapping[str, Tensor] | None = None,
         hook: Callable[[int, Op, dict[str, Any]], None] | None = None,
     ) -> dict[str, Any]:
-        """All tensors by name. Values are cloned first, since operators may write into them."""
+        """All tensors by name, on the CPU. Values are cloned first, since operators may write into them.
+
+        `hook` sees them where the program runs.
+        """
+        follow_mode(self.notes)
         env: dict[str, Any] = {n: materialised(n, self, (overrides or {}).get(n, v)) for n, v in self.values.items()}
         with torch.no_grad():
             for number, op in enumerate(self.ops):
                 call(op, env)
                 if hook is not None:
                     hook(number, op, env)
-        return env
+        return {name: home(value) for name, value in env.items()}
 
     def result(self, overrides: Mapping[str, Tensor] | None = None) -> Tensor:
         value: Tensor = self.run(overrides)[self.output]
@@ -70,7 +77,7 @@ def materialised(name: str, program: Program, value: Tensor) -> Any:
         # The packed weight is freed with this object.
         _HANDLERS.append(handler)
         return handler.handler_tensor
-    return copied(value)
+    return copied(on_device(program.notes, name, value))
 
 
 def call(op: Op, env: dict[str, Any]) -> None:
@@ -84,8 +91,9 @@ def call(op: Op, env: dict[str, Any]) -> None:
 def function(name: str) -> Any:
     """`aten.mm.default` -> the operator; vLLM's are registered by importing it."""
     namespace, operator, overload = name.split(".")
-    if namespace.startswith("_C") and not hasattr(torch.ops._C, operator):
-        import vllm._custom_ops  # noqa: F401
+    if not hasattr(getattr(torch.ops, namespace), operator):
+        for module in registering(namespace):
+            importlib.import_module(module)
     return getattr(getattr(getattr(torch.ops, namespace), operator), overload)
 
 

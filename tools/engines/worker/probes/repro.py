@@ -19,6 +19,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from .experiments.case import Case
+from .gpu import KERNELS, SWITCH, registering
 from .held import alike
 from .narrow import narrowed
 from .program import Program
@@ -104,7 +105,13 @@ def script(
     same: dict[str, str] | None = None,
 ) -> str:
     """`same`: tensor -> the one stored in its place, of the same bytes."""
-    kernels = any(not op.name.startswith("aten.") for p in (small.a, small.b) for op in p.ops)
+    programs = (small.a, small.b)
+    spaces = {op.name.partition(".")[0] for p in programs for op in p.ops} - {"aten"}
+    modules = sorted({module for space in spaces for module in registering(space)})
+    invariant = any(p.notes.get("batch_invariant") for p in programs)
+    on_gpu = [
+        f"{side}.{n}" for side, p in zip("ab", programs, strict=True) for n in p.notes.get("gpu", ()) if n in p.values
+    ]
     lines = [
         '"""' + str(about["title"]).replace('"""', "'''"),
         "",
@@ -117,7 +124,9 @@ def script(
         "",
         "try:",
         "    import torch",
-        *(["    from vllm import _custom_ops as ops"] if kernels else []),
+        *(["    from vllm import _custom_ops as ops"] if KERNELS in modules else []),
+        *(f"    import {module}" for module in modules if module != KERNELS),
+        *([f"    from {SWITCH} import enable_batch_invariant_mode"] if invariant else []),
         "except ImportError as error:",
         '    print(f"cannot run: {error}", file=sys.stderr)',
         "    sys.exit(2)",
@@ -126,8 +135,10 @@ def script(
         f"STRIDES = {json.dumps(strides)}",
         f"SAME = {json.dumps(same or {})}",
         f"HANDLERS = {_handlers(small)!r}",
+        f"GPU = {sorted(on_gpu)!r}",
         f"ROW_A, ROW_B, ROWS_A, ROWS_B = {small.row_a}, {small.row_b}, {len(small.a.rows)}, {len(small.b.rows)}",
         f"torch.set_num_threads({threads})",
+        *(["enable_batch_invariant_mode()"] if invariant else []),
         _LOADER,
         *_side("a", small.a),
         *_side("b", small.b),
@@ -193,12 +204,18 @@ def load():
         dtype = DTYPES[entry["dtype"]]
         flat = torch.frombuffer(bytearray(data[start:end]), dtype=dtype) if end > start else torch.empty(0, dtype=dtype)
         found[name] = flat.reshape(entry["shape"])
+    if GPU and not torch.cuda.is_available():
+        print("cannot run: recorded on a GPU, and there is none", file=sys.stderr)
+        sys.exit(2)
     return {name: prepared(name, found[SAME.get(name, name)]) for name in [*found, *SAME]}
 
 
 def prepared(name, tensor):
+    if name in GPU:
+        tensor = tensor.cuda()
     if name in STRIDES:
-        tensor = torch.empty_strided(tensor.shape, STRIDES[name], dtype=tensor.dtype).copy_(tensor)
+        empty = torch.empty_strided(tensor.shape, STRIDES[name], dtype=tensor.dtype, device=tensor.device)
+        tensor = empty.copy_(tensor)
     if name in HANDLERS:
         # oneDNN keeps a packed weight behind a number.
         KEPT.append(ops.create_onednn_mm(tensor.t(), 32))
@@ -210,7 +227,7 @@ _MAIN = """
 def row(tensor, count, number):
     whole = tensor.shape[0] == count or tensor.ndim > 2
     flat = (tensor if whole else tensor[:count]).reshape(count, -1)
-    return flat[number].detach().contiguous()
+    return flat[number].detach().contiguous().cpu()
 
 
 def main():

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .gpu import home
 from .products import PRODUCTS, SUMS
 from .program import Op, Program, call, decoded, function, materialised
 from .rows import rows_of, same_bits
@@ -112,7 +113,7 @@ def changed(
                     _toggled(op, env, toggled[number])
                 else:
                     _tolerant(op, env)
-            result = env[program.output]
+            result = home(env[program.output])
             return result.to(dtype) if isinstance(result, Tensor) else None
     except (RuntimeError, TypeError, KeyError, IndexError, AttributeError):
         return None

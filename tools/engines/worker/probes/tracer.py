@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from .gpu import batch_invariant_mode
 from .program import Op, Point, Program, copied, tensors_of
 
 ATTENTION = "vllm.model_executor.layers.attention.attention"
@@ -85,7 +86,7 @@ class Tracer(TorchDispatchMode):
         writes = tuple(self._written(func, args, kwargs))
         if name.split(".")[1] in HANDLERS:
             self._handler(func, args)
-        result = func(*args, **kwargs)
+        result = _defined(func(*args, **kwargs))
         outs = result if isinstance(result, tuple | list) else [result]
         shared = self._aliased(func, args)
         names = [self._output(o, _same_memory(o, shared)) if isinstance(o, Tensor) else None for o in outs]
@@ -231,6 +232,8 @@ class Tracer(TorchDispatchMode):
             "handlers": {n: v for n, v in self.handlers.items() if n in values},
             "refused": {k: v for k, v in self.refused.items() if k in values or any(k == op.name for op in ops)},
             "missing": sorted(name for name in read if name not in values and name not in produced),
+            "gpu": sorted(name for name, value in values.items() if value.is_cuda),
+            "batch_invariant": any(value.is_cuda for value in values.values()) and batch_invariant_mode(),
             "output": list(output),
         }
         names = {f"{layer}.{name}": mark.name for (layer, name), mark in given.items()}
@@ -271,3 +274,10 @@ class Tracer(TorchDispatchMode):
 def _same_memory(output: Tensor, arguments: Sequence[tuple[str, Tensor]]) -> list[str]:
     storage = output.untyped_storage().data_ptr()
     return [name for name, tensor in arguments if tensor.untyped_storage().data_ptr() == storage]
+
+
+def _defined(result: Any) -> Any:
+    """An undefined tensor in a list comes to us as None, which torch cannot take back from us."""
+    if isinstance(result, list) and any(item is None for item in result):
+        return [torch.empty(0) if item is None else item for item in result]
+    return result

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..program import Program, call, materialised
+from ..program import Op, Program
 from ..rows import rows_of, same_bits
 from .case import Case, Report
 
@@ -69,12 +69,11 @@ def _poisoned(program: Program, poison: float) -> Any:
             made = value.clone()
             made[torch.tensor(nobody)] = poison
             overrides[name] = made
-    env: dict[str, Any] = {n: materialised(n, program, overrides.get(n, v)) for n, v in program.values.items()}
-    with torch.no_grad():
-        for op in program.ops:
-            call(op, env)
-            if op.name.split(".")[1] in FRESH:
-                for out in op.outs:
-                    if out is not None and env[out].is_floating_point():
-                        env[out].fill_(poison)
-    return env[program.output]
+
+    def poisoned(_: int, op: Op, env: dict[str, Any]) -> None:
+        if op.name.split(".")[1] in FRESH:
+            for out in op.outs:
+                if out is not None and env[out].is_floating_point():
+                    env[out].fill_(poison)
+
+    return program.run(overrides, poisoned)[program.output]
