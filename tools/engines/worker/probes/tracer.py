@@ -82,7 +82,7 @@ class Tracer(TorchDispatchMode):
         name = str(func)
         if name in ENTERED:
             return self._enter(name, args, kwargs)
-        encoded = self._sized(self._encode(name, list(args))), {k: self._encode(name, v) for k, v in kwargs.items()}
+        encoded = self._encoded(name, args, kwargs)
         writes = tuple(self._written(func, args, kwargs))
         if name.split(".")[1] in HANDLERS:
             self._handler(func, args)
@@ -92,6 +92,14 @@ class Tracer(TorchDispatchMode):
         names = [self._output(o, _same_memory(o, shared)) if isinstance(o, Tensor) else None for o in outs]
         self.ops.append(Op(name, encoded[0], encoded[1], names, writes))
         return result
+
+    def _encoded(self, name: str, args: Any, kwargs: Any) -> tuple[list[Any], dict[str, Any]]:
+        """What cannot be kept ends the experiments, which say so, and not the engine's forward."""
+        try:
+            return self._sized(self._encode(name, list(args))), {k: self._encode(name, v) for k, v in kwargs.items()}
+        except (RuntimeError, IndexError, TypeError) as error:
+            self.refused[name] = f"the arguments of {name} could not be kept: {error}"
+            return [], {}
 
     def _enter(self, name: str, args: Any, kwargs: Any) -> Any:
         module, _, attribute = ENTERED[name].partition(":")
