@@ -54,3 +54,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     for line in config.stash.get(LEFT_OUT, []):
         terminalreporter.write_line(line, yellow=True)
+    tried, succeeded = (attacks(terminalreporter, *words) for words in (("passed", "failed"), ("failed",)))
+    if tried:
+        terminalreporter.write_line(f"{tried} attacks tried, {succeeded} succeeded", red=bool(succeeded))
+
+
+def attacks(reporter: pytest.TerminalReporter, *outcomes: str) -> int:
+    """How many tests of attacks ended in one of these ways."""
+    reports = (report for outcome in outcomes for report in reporter.stats.get(outcome, ()))
+    return sum("attack" in report.keywords for report in reports)

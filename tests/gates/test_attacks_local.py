@@ -277,6 +277,7 @@ def test_the_ledger_itself_verifies_with_everything_pinned(attacked):
 
 
 @pytest.mark.parametrize("name", EDITS)
+@pytest.mark.attack
 def test_an_edit_with_the_chain_recomputed_is_evident(name, attacked, forger, signers):
     make, code = EDITS[name]
     forger.rewrite(make(forger))
@@ -293,6 +294,7 @@ IN_PLACE = [name for name in EDITS if not any(words in name for words in STRUCTU
 
 
 @pytest.mark.parametrize("name", IN_PLACE)
+@pytest.mark.attack
 def test_an_edit_without_recomputing_names_exactly_the_row(name, attacked, forger):
     before = forger.rows()
     forger.rewrite(EDITS[name][0](forger), recompute=False)
@@ -469,6 +471,7 @@ APPENDED: dict[str, tuple[Callable[..., int], str]] = {
 
 
 @pytest.mark.parametrize("name", APPENDED)
+@pytest.mark.attack
 def test_an_appended_row_is_named_although_the_pinned_head_still_holds(name, world, forger, attacked):
     make, code = APPENDED[name]
     seq = make(world, forger, attacked)
@@ -479,12 +482,14 @@ def test_an_appended_row_is_named_although_the_pinned_head_still_holds(name, wor
 @pytest.mark.parametrize(
     "name", [name for name in APPENDED if "vote" in name or "key" in name or "set" in name or "signature" in name]
 )
+@pytest.mark.attack
 def test_a_forged_signature_changes_no_gate_and_no_reviewer(name, world, forger, attacked):
     before, people = world.states(), world.view.reviewers.current
     APPENDED[name][0](world, forger, attacked)
     assert (world.states(), world.view.reviewers.current) == (before, people)
 
 
+@pytest.mark.attack
 def test_consistency_running_a_baseline_nobody_froze_is_evident(new_world, tmp_path, signers):
     fresh = new_world(tmp_path / "fresh.db", signers)
     seq = _forged_evidence(fresh, fresh.forger, "consistency:x", "baseline")
@@ -493,6 +498,7 @@ def test_consistency_running_a_baseline_nobody_froze_is_evident(new_world, tmp_p
     ]
 
 
+@pytest.mark.attack
 def test_an_old_capture_recorded_again_is_evident(world, signers):
     reference = world.store.artifacts.put_bytes(
         b'{"computation": "one"}', name="rollout-capture.json", media_type="application/json"
@@ -504,6 +510,7 @@ def test_an_old_capture_recorded_again_is_evident(world, signers):
     assert world.view.source.by_id(again.id).seq == found.first.seq
 
 
+@pytest.mark.attack
 def test_a_swapped_artifact_is_evident(world, signers):
     reference = world.store.artifacts.put_bytes(b"figures", name="figures.txt", media_type="text/plain")
     world.evidence("run_compare", "batch", artifacts=(reference,))
@@ -513,6 +520,7 @@ def test_a_swapped_artifact_is_evident(world, signers):
     assert [lie.code for lie in verify(world.store.ledger.path, reviewers=signers).problems] == ["artifact_changed"]
 
 
+@pytest.mark.attack
 def test_a_dropped_trigger_is_evident(world, forger, signers):
     with closing(sqlite3.connect(forger.path)) as connection:
         connection.execute("DROP TRIGGER entries_no_update")
@@ -520,6 +528,7 @@ def test_a_dropped_trigger_is_evident(world, forger, signers):
     assert [lie.code for lie in verify(forger.path, reviewers=signers).problems] == ["guard_changed"]
 
 
+@pytest.mark.attack
 def test_another_ledger_in_its_place_is_evident(new_world, tmp_path, signers):
     forged = new_world(tmp_path / "other.db", signers.replace("rosa", "eve"))
     found = verify(forged.store.ledger.path, reviewers=signers)
@@ -527,6 +536,7 @@ def test_another_ledger_in_its_place_is_evident(new_world, tmp_path, signers):
     assert "eve with a key that is not pinned" in found.problems[0].message
 
 
+@pytest.mark.attack
 def test_tampering_with_sqlite_through_its_own_shell_is_refused_by_the_guards(world):
     with closing(sqlite3.connect(world.store.ledger.path)) as connection:
         for sql in (

@@ -55,12 +55,14 @@ def test_proposing_the_same_again_writes_nothing(frozen):
     assert (again.entry, again.manifest, frozen.store.head()) == (None, manifest, head)
 
 
+@pytest.mark.attack
 def test_drift_is_named_and_makes_c1_stale(frozen):
     frozen.changed(baseline=frozen.side("baseline", options={"batch_invariant": True}))
     assert frozen.state("C1") == "stale"
     assert frozen.board["C1"].changes == ("side baseline: option batch_invariant false -> true",)
 
 
+@pytest.mark.attack
 def test_drift_is_seen_in_the_configuration_before_any_provenance_of_it(frozen):
     slower = frozen.side("baseline", options={"batch_invariant": True})
     side = replace(
@@ -71,6 +73,7 @@ def test_drift_is_seen_in_the_configuration_before_any_provenance_of_it(frozen):
     assert "side baseline: option batch_invariant false -> true" in frozen.board["C1"].changes
 
 
+@pytest.mark.attack
 def test_a_later_proposal_does_not_unfreeze_what_is_in_force(frozen):
     old = freeze_of(frozen.store)
     before = frozen.today

@@ -33,6 +33,7 @@ def exported(ci, tmp_path):
     return export
 
 
+@pytest.mark.attack
 def test_unvouched_evidence_comes_in_as_attested_and_says_where_it_is_from(world, exported):
     path, source = exported()
     head = world.store.head()
@@ -54,12 +55,14 @@ def test_vouched_evidence_keeps_its_grade_and_counts(world, exported, key):
     assert "batch" not in world.missing("C3")
 
 
+@pytest.mark.attack
 def test_a_bundle_vouched_for_by_a_stranger_is_refused(world, exported):
     path, _ = exported("mallory")
     with pytest.raises(BundleRefused, match="none of the reviewers"):
         importing.take_in(world.store, path, "person:rosa")
 
 
+@pytest.mark.attack
 def test_a_bundle_comes_in_once(world, exported):
     path, _ = exported()
     importing.take_in(world.store, path, "person:rosa")
@@ -73,6 +76,7 @@ def test_a_ledger_with_an_import_verifies(world, exported, signers):
     assert verify(world.store.ledger.path, reviewers=signers).problems == []
 
 
+@pytest.mark.attack
 def test_imported_provenance_is_as_old_as_it_was_where_it_came_from(world, ci, tmp_path):
     old = ci.meet(BY_ID["C3"].needs[0])
     bundles.export(ci.store, tmp_path / "p.zip", [old.id], ci.keys["runner"])
@@ -141,6 +145,7 @@ FORGED = {
 
 @pytest.mark.parametrize("name", FORGED)
 @pytest.mark.parametrize("key", [None, "runner"])
+@pytest.mark.attack
 def test_a_forged_bundle_is_refused_and_leaves_no_row(world, exported, name, key):
     path, _ = exported(key)
     head = world.store.head()
@@ -149,6 +154,7 @@ def test_a_forged_bundle_is_refused_and_leaves_no_row(world, exported, name, key
     assert world.store.head() == head
 
 
+@pytest.mark.attack
 def test_a_file_that_is_no_bundle_is_refused(world, tmp_path):
     for data in (b"", b"PK\x03\x04garbage", b"{}"):
         (tmp_path / "x.zip").write_bytes(data)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 
+import pytest
+
 from bitgate.gates.ledger import LedgerView
 from bitgate.gates.roles import Actor
 from bitgate.gates.submit import submit
@@ -12,6 +14,7 @@ from bitgate.gates.verify import verify
 from bitgate.store import Store
 
 
+@pytest.mark.attack
 def test_racing_submissions_record_one_pass(world):
     world.meet_gate("C0")
     path = world.store.ledger.path
@@ -26,6 +29,7 @@ def test_racing_submissions_record_one_pass(world):
     assert [entry.body["state"] for entry in world.store.entries("gate")] == ["passed"]
 
 
+@pytest.mark.attack
 def test_a_fail_that_arrives_between_looking_and_submitting_is_seen(world):
     world.walk("C2")
     world.meet_gate("C3")
@@ -34,12 +38,14 @@ def test_a_fail_that_arrives_between_looking_and_submitting_is_seen(world):
     assert world.submit("C3").status.state == "failed"
 
 
+@pytest.mark.attack
 def test_a_fail_that_arrives_after_the_pass_fails_the_gate(world):
     world.walk("C3")
     world.meet(BY_ID["C3"].needs[2], verdict="fail")
     assert world.state("C3") == "failed"
 
 
+@pytest.mark.attack
 def test_agents_of_both_roles_and_evidence_at_once_leave_a_ledger_that_verifies(world, signers):
     world.walk("C0")
     path = world.store.ledger.path

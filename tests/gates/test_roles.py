@@ -45,6 +45,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("role", "tool", "sides", "frozen"), REFUSED)
+@pytest.mark.attack
 def test_the_role_may_not(role, tool, sides, frozen):
     with pytest.raises(RoleRefused) as refused:
         attempt(role, tool, *sides, frozen=frozen)
@@ -63,6 +64,7 @@ def test_the_consistency_agent_does_not_submit_the_baseline():
 
 
 @pytest.mark.parametrize(("role", "by"), [("baseline", "consistency:bo"), ("consistency", "baseline:ann")])
+@pytest.mark.attack
 def test_a_role_does_not_cancel_the_others_runs(role, by):
     with pytest.raises(RoleRefused, match="may cancel its own runs"):
         attempt(role, "cancel_run", started_by=by)
@@ -99,6 +101,7 @@ def test_the_refusal_of_a_drifted_baseline_names_its_reason_code():
         attempt("consistency", "ab_benchmark", DRIFTED, ROLLOUT, frozen=FROZEN)
 
 
+@pytest.mark.attack
 def test_an_unknown_identity_is_not_taken_for_the_frozen_one_by_name_alone():
     """The digest is known only once the run was observed: the result then says whether it counts."""
     attempt("consistency", "ab_benchmark", replace(BASELINE, digest=None), ROLLOUT, frozen=FROZEN)
@@ -107,6 +110,7 @@ def test_an_unknown_identity_is_not_taken_for_the_frozen_one_by_name_alone():
 @pytest.mark.parametrize(
     ("gate", "role"), [("C1", "consistency"), ("C5", "baseline"), ("C5", "observer"), ("C1", "observer")]
 )
+@pytest.mark.attack
 def test_a_submission_by_the_wrong_role_writes_nothing(world, gate, role):
     head = world.store.head()
     with pytest.raises(RoleRefused):

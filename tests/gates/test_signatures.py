@@ -66,6 +66,7 @@ def test_a_vote_is_shown_as_outdated_when_the_evidence_changes(awaiting):
         recorded(awaiting, pretty(decision), "sam")
 
 
+@pytest.mark.attack
 def test_an_outdated_decision_is_refused(awaiting):
     message = pretty(made(awaiting))
     awaiting.propose(note="a better one")
@@ -94,6 +95,7 @@ TAMPERED = {
 
 
 @pytest.mark.parametrize("name", TAMPERED)
+@pytest.mark.attack
 def test_a_signature_over_something_else_is_refused_even_by_the_right_key(name, awaiting):
     message = TAMPERED[name](pretty(made(awaiting)))
     head = awaiting.store.head()
@@ -126,6 +128,7 @@ def _signed_in(namespace, message, key):
 
 
 @pytest.mark.parametrize("name", SWAPPED)
+@pytest.mark.attack
 def test_a_signature_that_does_not_hold_is_refused(name, awaiting):
     message = pretty(made(awaiting))
     good = decisions.sshsig.sign(message, awaiting.keys["rosa"])
@@ -135,6 +138,7 @@ def test_a_signature_that_does_not_hold_is_refused(name, awaiting):
     assert awaiting.store.head() == head
 
 
+@pytest.mark.attack
 def test_the_same_signature_is_taken_once(awaiting):
     message = pretty(made(awaiting))
     recorded(awaiting, message)
@@ -142,6 +146,7 @@ def test_the_same_signature_is_taken_once(awaiting):
         recorded(awaiting, message)
 
 
+@pytest.mark.attack
 def test_a_vote_kept_back_does_not_undo_a_later_one(awaiting):
     approval = pretty(made(awaiting))
     awaiting.vote("C1", "reject", "not yet")
@@ -149,12 +154,14 @@ def test_a_vote_kept_back_does_not_undo_a_later_one(awaiting):
         recorded(awaiting, approval)
 
 
+@pytest.mark.attack
 def test_what_is_missing_is_not_approved_away(world):
     world.walk("C0")
     with pytest.raises(SignatureRefused, match="C1 lacks"):
         made(world, "C1")
 
 
+@pytest.mark.attack
 def test_a_locked_gate_is_not_opened(world):
     with pytest.raises(SignatureRefused, match="C9 is locked; C8 must pass first"):
         made(world, "C9")
@@ -176,17 +183,20 @@ def test_a_waiver_counts_for_what_it_names_and_stays_visible(world):
     assert (item.key, vote.decision.reason) == ("gradient", "no gradient tool yet; checked by hand in notebook 12")
 
 
+@pytest.mark.attack
 def test_a_waiver_of_one_thing_does_not_waive_another(world):
     world.walk("C4")
     world.vote("C5", "waive", "no trainer provenance here", needs=("provenance_trainer",))
     assert set(world.missing("C5")) == {"rollout_vs_trainer"}
 
 
+@pytest.mark.attack
 def test_a_waiver_of_something_that_is_not_missing_is_refused(world):
     with pytest.raises(SignatureRefused, match="C0 lacks census"):
         made(world, "C0", "waive", "because", ("layers",))
 
 
+@pytest.mark.attack
 def test_a_waiver_dies_with_the_identities_it_was_given_for(world):
     world.walk("C6")
     world.meet_gate("C7")
@@ -198,6 +208,7 @@ def test_a_waiver_dies_with_the_identities_it_was_given_for(world):
     assert "changed since" in world.board["C7"].votes[0].outdated
 
 
+@pytest.mark.attack
 def test_a_waived_failure_is_waived_for_that_result_only(world):
     world.walk("C2")
     world.meet_gate("C3")
@@ -209,6 +220,7 @@ def test_a_waived_failure_is_waived_for_that_result_only(world):
     assert world.state("C3") == "failed"
 
 
+@pytest.mark.attack
 def test_nobody_signs_in_a_ledger_without_reviewers(new_world, tmp_path):
     bare = new_world(tmp_path / "bare.db", "")
     bare.walk("C0")
@@ -233,6 +245,7 @@ def test_a_reviewer_changes_the_set_by_signature(world, signers):
 
 
 @pytest.mark.parametrize("key", ["mallory", "runner"])
+@pytest.mark.attack
 def test_nobody_else_changes_the_set(world, signers, key):
     message = reviewers.propose_change(world.store, changed_set(signers, world))
     with pytest.raises(SignatureRefused):
@@ -240,6 +253,7 @@ def test_nobody_else_changes_the_set(world, signers, key):
     assert "mallory" not in world.view.reviewers.current
 
 
+@pytest.mark.attack
 def test_a_change_signed_for_an_older_set_is_refused(world, signers):
     stale = reviewers.propose_change(world.store, changed_set(signers, world))
     only_rosa = signers.splitlines()[0] + "\n"
@@ -249,6 +263,7 @@ def test_a_change_signed_for_an_older_set_is_refused(world, signers):
         reviewers.change(world.store, stale, sshsig.sign(stale, world.keys["rosa"]), "person:rosa")
 
 
+@pytest.mark.attack
 def test_a_removed_reviewer_votes_no_more_but_past_votes_stand(awaiting, signers):
     awaiting.vote("C1", by="sam")
     message = reviewers.propose_change(awaiting.store, signers.splitlines()[0] + "\n")
@@ -276,11 +291,13 @@ def test_a_removed_reviewer_votes_no_more_but_past_votes_stand(awaiting, signers
         "a" * 300_000,
     ],
 )
+@pytest.mark.attack
 def test_a_reviewer_set_that_could_be_read_in_two_ways_is_refused(text):
     with pytest.raises(ReviewersRefused):
         reviewers.checked(text)
 
 
+@pytest.mark.attack
 def test_a_hostile_reason_is_kept_as_text(awaiting):
     hostile = '</script><img src=x onerror=alert(1)>\u202e"},{'
     awaiting.vote("C1", "reject", hostile)

@@ -14,12 +14,14 @@ def test_a_token_stands_for_its_role_and_name(world):
     assert tokens.actor_of(world.store, token) == Actor("consistency", "nightly")
 
 
+@pytest.mark.attack
 def test_the_ledger_holds_no_token(world):
     token = tokens.add(world.store, "nightly", "consistency")
     files = [path.read_bytes() for path in world.store.ledger.path.parent.iterdir() if path.is_file()]
     assert not any(token.encode() in data for data in files)
 
 
+@pytest.mark.attack
 def test_a_revoked_token_works_no_more_and_its_name_is_free_again(world):
     token = tokens.add(world.store, "nightly", "consistency")
     tokens.revoke(world.store, "nightly")
@@ -47,12 +49,14 @@ def test_a_revoked_token_works_no_more_and_its_name_is_free_again(world):
         lambda t: tokens.token_digest(t),
     ],
 )
+@pytest.mark.attack
 def test_anything_but_the_token_is_refused_in_the_same_words(world, make):
     token = tokens.add(world.store, "nightly", "consistency")
     with pytest.raises(TokenRefused, match=r"^token: not accepted; a person makes one with"):
         tokens.actor_of(world.store, make(token))
 
 
+@pytest.mark.attack
 def test_a_row_that_raises_a_tokens_role_is_not_believed(world):
     token = tokens.add(world.store, "looker", "observer")
     body = {"name": "looker", "role": "consistency", "digest": tokens.token_digest(token), "revoked": False}
@@ -60,6 +64,7 @@ def test_a_row_that_raises_a_tokens_role_is_not_believed(world):
     assert tokens.actor_of(world.store, token).role == "observer"
 
 
+@pytest.mark.attack
 def test_a_revoked_token_is_not_brought_back_by_a_later_row(world):
     token = tokens.add(world.store, "looker", "observer")
     tokens.revoke(world.store, "looker")
@@ -81,6 +86,7 @@ def test_a_revoked_token_is_not_brought_back_by_a_later_row(world):
         ("x", "reviewer"),
     ],
 )
+@pytest.mark.attack
 def test_a_name_or_role_that_does_not_exist_is_refused(world, name, role):
     with pytest.raises(TokenRefused):
         tokens.add(world.store, name, role)

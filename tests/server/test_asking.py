@@ -98,6 +98,7 @@ REPLIES: dict[str, Callable[[Any], Any]] = {
 @pytest.mark.anyio
 @MODES
 @pytest.mark.parametrize("reply", REPLIES.values(), ids=REPLIES)
+@pytest.mark.attack
 async def test_the_user_is_offered_the_page_and_no_reply_signs_or_moves_the_gate(connect, project, mode, reply):
     before = votes(project)
     async with connect(mode, reply) as (client, asked):
@@ -113,6 +114,7 @@ async def test_the_user_is_offered_the_page_and_no_reply_signs_or_moves_the_gate
 
 @pytest.mark.anyio
 @MODES
+@pytest.mark.attack
 async def test_the_page_is_offered_without_a_token_that_would_open_it(connect, mode):
     async with connect(mode, REPLIES["accept"]) as (client, asked):
         answer = await submitted(client)

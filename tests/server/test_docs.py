@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from bitgate.gates.roles import ROLES
 from bitgate.server.cli import COMMANDS
 from bitgate.server.exits import EXIT_INTERRUPTED
 from bitgate.server.gate_tools import GATE_TOOLS
@@ -63,6 +64,15 @@ def test_the_client_examples_are_json_that_starts_the_server() -> None:
     examples = [json.loads(block) for block in blocks(page("server.md"), "json")]
 
     assert [next(iter(example.values()))["bitgate"].get("args", ["serve"])[-1] for example in examples] == ["serve"] * 3
+
+
+def test_the_examples_with_two_roles_start_servers_of_those_roles() -> None:
+    claude, code = (json.loads(block) for block in blocks(page("roles.md"), "json"))
+
+    commands = [server["args"] for server in claude["mcpServers"].values()]
+    assert [(words[:2], words[2]) for words in commands] == [(["serve", "--role"], role) for role in ROLES[:2]]
+    [server] = code["servers"].values()
+    assert server["type"] == "http" and code["inputs"][0]["id"] in server["headers"]["Authorization"]
 
 
 def test_every_link_leads_somewhere_and_every_page_is_linked() -> None:

@@ -100,6 +100,7 @@ REFUSED: list[tuple[str, str, dict[str, Any]]] = [
 
 @pytest.mark.anyio
 @pytest.mark.parametrize(("role", "tool", "arguments"), REFUSED)
+@pytest.mark.attack
 async def test_what_the_role_may_not_is_refused_before_a_row_is_written(connect, root, role, tool, arguments):
     before = rows(root)
     async with connect(role) as client:
@@ -122,6 +123,7 @@ ESCAPES = [
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("path", ESCAPES)
+@pytest.mark.attack
 async def test_a_path_that_leads_out_is_refused(connect, root, path):
     before = rows(root)
     async with connect("consistency") as client:
@@ -151,6 +153,7 @@ FORBIDDEN = [
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("field", FORBIDDEN)
+@pytest.mark.attack
 async def test_no_tool_takes_what_only_people_decide(connect, root, field):
     """Neither in its schema, nor when it is sent anyway."""
     before = [row for row in rows(root) if row[0] in {"signature", "reviewers", "token"}]
@@ -163,6 +166,7 @@ async def test_no_tool_takes_what_only_people_decide(connect, root, field):
 
 
 @pytest.mark.anyio
+@pytest.mark.attack
 async def test_the_whole_surface_is_walked_and_nothing_in_it_signs(connect, root):
     """Every tool with its defaults, every resource, every prompt: no row of people appears, and no gate moves."""
     people = {"signature", "reviewers", "token", "import"}

@@ -71,6 +71,7 @@ async def test_a_token_added_to_the_ledger_works_at_once_and_a_revoked_one_no_mo
 
 
 @pytest.mark.anyio
+@pytest.mark.attack
 async def test_a_row_that_raises_a_tokens_role_is_believed_by_no_server(
     http_url: str, project: Path, client_of: Any
 ) -> None:

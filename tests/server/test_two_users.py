@@ -172,6 +172,7 @@ ATTEMPTS = re.findall(r'^    "([^"]+)": (?:lambda|trace)', SHELL, re.MULTILINE)
 
 
 @pytest.mark.parametrize("attempt", ATTEMPTS)
+@pytest.mark.attack
 def test_the_agents_shell_may_not(attempt, tried):
     assert tried[attempt] == "refused"
 
@@ -210,12 +211,14 @@ OVER_HTTP: list[tuple[str, str, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("role", "tool", "arguments"), OVER_HTTP)
+@pytest.mark.attack
 def test_the_token_does_not_allow(service, role, tool, arguments):
     refused, words = anyio.run(lambda: call(service, role, tool, arguments))
     assert refused, words
 
 
 @pytest.mark.parametrize("token", ["x", "bg_" + "a" * 52, "Bearer", "null"])
+@pytest.mark.attack
 def test_without_a_token_of_the_ledger_nothing_answers(service, token):
     headers = {"Authorization": f"Bearer {token}", "Accept": "application/json, text/event-stream"}
     body = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
@@ -229,6 +232,7 @@ def test_what_a_token_may_is_recorded_under_its_role_and_name(service):
         assert next(store.entries(kind="gate")).actor == "consistency:consistency"
 
 
+@pytest.mark.attack
 def test_the_secret_of_the_service_is_in_no_answer(service):
     for tool in ("get_gates", "get_evidence"):
         assert "s3cret" not in anyio.run(lambda tool=tool: call(service, "observer", tool, {}))[1]

@@ -14,12 +14,14 @@ PATHS = ("/", "/gates/C1", "/baseline", "/evidence", "/runs", "/chain", "/report
 
 
 @pytest.mark.parametrize("path", [*PATHS, "/gates/C1/statement", "/evidence/ev_x", "/runs/run_x", "/nothing"])
+@pytest.mark.attack
 def test_nothing_is_shown_without_a_session(served, path):
     answer = httpx2.get(served.base + path)
     assert answer.status_code == 401
     assert "bitgate review" in answer.text and "C1" not in answer.text
 
 
+@pytest.mark.attack
 def test_the_link_works_once(served):
     served.client()
     again = httpx2.get(served.url)
@@ -27,11 +29,13 @@ def test_the_link_works_once(served):
 
 
 @pytest.mark.parametrize("token", ["", "x", "token" * 9])
+@pytest.mark.attack
 def test_a_wrong_token_opens_nothing_and_does_not_use_up_the_right_one(served, token):
     assert httpx2.get(f"{served.base}/enter?token={token}").status_code == 401
     assert httpx2.get(served.url).status_code == 303
 
 
+@pytest.mark.attack
 def test_an_old_link_is_refused(serve):
     now = [0.0]
     served = serve(clock=lambda: now[0])
@@ -51,6 +55,7 @@ def test_a_session_ends():
 @pytest.mark.parametrize(
     "host", ["evil.example", "127.0.0.1", "localhost", "127.0.0.1:1", "[::1]", "127.0.0.1.evil.example"]
 )
+@pytest.mark.attack
 def test_another_host_name_is_refused_even_with_a_session(served, host):
     client = served.client()
     assert client.get("/", headers={"Host": host}).status_code == 421
@@ -86,6 +91,7 @@ def form(served, client, **changes):
     "headers",
     [{}, {"Origin": "https://evil.example"}, {"Origin": "null"}, {"Origin": "http://127.0.0.1:1"}, "site"],
 )
+@pytest.mark.attack
 def test_a_form_from_another_page_is_refused(served, headers):
     client = served.client()
     if headers == "site":
@@ -95,12 +101,14 @@ def test_a_form_from_another_page_is_refused(served, headers):
 
 
 @pytest.mark.parametrize("csrf", ["", "x", "0" * 43])
+@pytest.mark.attack
 def test_a_form_without_its_token_is_refused(served, csrf):
     client = served.client()
     answer = client.post("/gates/C0/prepare", data=form(served, client, csrf=csrf), headers={"Origin": served.base})
     assert answer.status_code == 403 and "nothing was done" in answer.text
 
 
+@pytest.mark.attack
 def test_a_form_that_is_too_large_is_refused(served):
     client = served.client()
     answer = client.post(
@@ -122,6 +130,7 @@ def test_a_form_that_is_too_large_is_refused(served):
         "/gates/%2e%2e",
     ],
 )
+@pytest.mark.attack
 def test_no_path_leads_out(served, path):
     answer = served.client().get(path)
     assert answer.status_code in {404, 405}
@@ -129,11 +138,13 @@ def test_no_path_leads_out(served, path):
 
 
 @pytest.mark.parametrize("method", ["PUT", "DELETE", "PATCH", "OPTIONS"])
+@pytest.mark.attack
 def test_other_methods_do_nothing(served, method):
     client = served.client()
     assert client.request(method, "/gates/C0", headers={"Origin": served.base}).status_code == 405
 
 
+@pytest.mark.attack
 def test_getting_a_signing_address_does_nothing(served):
     assert served.client().get("/gates/C0/sign").status_code == 405
 
