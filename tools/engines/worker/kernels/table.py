@@ -1,4 +1,4 @@
-"""The one table: operator -> what this platform dispatches -> how it is differentiated.
+"""The one table: operator -> what makes it, with what this platform dispatches, and a backward.
 
 A new operator, platform or model family is one row here. `Operators` opens the rows for one model under one
 configuration; any module (this package's, FSDP2's, Megatron's) calls what it returns.
@@ -7,7 +7,6 @@ configuration; any module (this package's, FSDP2's, Megatron's) calls what it re
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -18,65 +17,29 @@ from .logprob import Logprob
 from .moe import Experts, Router
 from .stack import Stack
 
+Build = Callable[..., Any]
+"""`build(stack, **sizes)` makes the callable, whose `identity` names the function that it runs at that moment."""
 
-@dataclass(frozen=True)
-class Row:
-    """`build(stack, **sizes)` makes the callable, whose `identity` names the function that it runs at that moment."""
-
-    build: Callable[..., Any]
-    points: tuple[str, ...]
-    dispatch: str
-    backward: str
-
-
-TABLE: Final[Mapping[str, Row]] = MappingProxyType(
+TABLE: Final[Mapping[str, Build]] = MappingProxyType(
     {
-        "embedding": Row(
-            Embedding, ("embed",), "UnquantizedEmbeddingMethod.embedding", "rows summed in float32 per token id"
-        ),
-        "rms_norm": Row(
-            RmsNorm,
-            ("attn_norm", "mlp_norm", "q", "k", "final_norm"),
-            "RMSNorm's chosen forward and its IR implementation",
-            "float32 graph at the master weight",
-        ),
-        "linear": Row(
-            Linear,
-            ("q", "k", "v", "o_proj", "gate_up", "mlp_out", "router_logits", "logits"),
-            "UnquantizedLinearMethod.apply on the packed fused weight, in fixed row tiles when batch-invariant",
-            "grad @ W and grad^T @ x at the unfused master weights",
-        ),
-        "rotary_embedding": Row(
-            Rope, ("q", "k"), "the forward chosen by get_rope's layer", "float32 graph of the native form"
-        ),
-        "attention": Row(
-            Attention,
-            ("attn_out",),
-            "the platform backend's cache update and attention over a private cache",
-            "float32 causal softmax graph, cache rounding as identity",
-        ),
-        "silu_and_mul": Row(SiluMul, ("act",), "SiluAndMul's chosen forward", "float32 graph"),
-        "router": Row(
-            Router,
-            ("topk_ids", "topk_weights"),
-            "create_fused_moe_router's routing",
-            "float32 graph of the weights at the chosen experts",
-        ),
-        "experts": Row(
-            Experts,
-            ("expert_out", "mlp_out"),
-            "the unquantised backend that select_unquantized_moe_backend picks",
-            "float32 graph, expert by expert, at the master weights",
-        ),
-        "logprob": Row(Logprob, ("logprob",), "Sampler.compute_logprobs", "onehot - softmax in float32"),
+        "embedding": Embedding,
+        "rms_norm": RmsNorm,
+        "linear": Linear,
+        "rotary_embedding": Rope,
+        "attention": Attention,
+        "silu_and_mul": SiluMul,
+        "router": Router,
+        "experts": Experts,
+        "logprob": Logprob,
     }
 )
+"""docs/trainer.md says of each what must be true, what is dispatched, and how it is differentiated."""
 
 
 class Operators:
     """The table's rows opened for one stack. Keeps what it handed out, for `describe`."""
 
-    def __init__(self, stack: Stack, table: Mapping[str, Row] = TABLE) -> None:
+    def __init__(self, stack: Stack, table: Mapping[str, Build] = TABLE) -> None:
         self.stack = stack
         self._table = table
         self._opened: dict[str, list[Any]] = {}
@@ -88,7 +51,7 @@ class Operators:
         """
         if operator not in self._table:
             raise OperatorWithoutEntry(operator, "it", f"add a row; there are {', '.join(self._table)}")
-        made = self._table[operator].build(self.stack, **sizes)
+        made = self._table[operator](self.stack, **sizes)
         self._opened.setdefault(operator, []).append(made)
         return made
 
