@@ -12,9 +12,10 @@ PIP := -m pip --disable-pip-version-check
 export BITGATE_ENGINE_PYTHON := $(CURDIR)/$(ENGINE)/bin/python
 SEED ?= 0
 
-.PHONY: help env engine lint test test-core wheel demo bench stress clean
+.PHONY: help env engine lint test test-core wheel demo demo-full review bench stress clean
 help:
-	@echo "make demo   the main job on a real vLLM on this CPU    make test   all tests    make lint   ruff and mypy"
+	@echo "make demo   gates C0 to C5 on a real vLLM on this CPU  make test   all tests    make lint   ruff and mypy"
+	@echo "make demo-full  and all that exists beyond them        make review  the demo's gates in a browser"
 	@echo "make bench  the benchmarks, as ratios in one run       make clean  remove environments and demo"
 
 env: $(VENV)/ready
@@ -56,6 +57,12 @@ wheel:
 
 demo: env engine
 	$(VENV)/bin/bitgate demo --python $(BITGATE_ENGINE_PYTHON) --seed $(SEED)
+
+demo-full: env engine
+	$(VENV)/bin/bitgate demo --python $(BITGATE_ENGINE_PYTHON) --seed $(SEED) --full
+
+review: env
+	$(VENV)/bin/bitgate --project demo review --key demo/person/id_ed25519 --reviewers demo/person/reviewers.pub
 
 bench: env engine
 	@missed=; for script in tests/bench/bench_*.py; do \

@@ -40,8 +40,13 @@ class Bar:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        """Makes room for a line of text."""
         if self._shown:
             click.echo("\r\x1b[K", nl=False, err=True)
+            self._shown = False
 
 
 def show_json(value: Any) -> None:

@@ -1,15 +1,20 @@
-"""The demo's project: a seeded tiny checkpoint made by the engine's interpreter, and a commented configuration."""
+"""The demo's project: a seeded tiny checkpoint made by the engine's interpreter, a commented configuration, no past."""
 
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Final
 
+from bitgate.tools.config.project import STATE
 from bitgate.tools.errors import BitgateError
+from bitgate.tools.provenance.hashing import LIST_NAME
 
+BEFORE: Final = f"{STATE}.before"
+"""The ledger of the demo before this one."""
 MAKER_TIMEOUT_S: Final = 300.0
 
 CONFIG: Final = """\
@@ -26,12 +31,27 @@ options = {{ enforce_eager = true, max_model_len = 1024 }}
 env = {{ VLLM_CPU_KVCACHE_SPACE = "1" }}
 axes = ["decode", "chunked_prefill", "prefix_cache"]
 
+[side.candidate]                     # a knob that the baseline agent tried
+engine = "vllm"
+owner = "baseline"
+python = {python}
+options = {{ enforce_eager = true, max_model_len = 1024, max_num_seqs = 4 }}
+env = {{ VLLM_CPU_KVCACHE_SPACE = "1" }}
+axes = ["decode", "chunked_prefill", "prefix_cache"]
+
 [side.rollout]                       # vLLM made batch-invariant
 engine = "vllm"
 python = {python}
 options = {{ enforce_eager = true, max_model_len = 1024, batch_invariant = true }}
 env = {{ VLLM_CPU_KVCACHE_SPACE = "1" }}
 axes = ["decode", "chunked_prefill", "prefix_cache"]
+
+[side.rollout.expect.backends]       # what must be seen in the worker, and is declared to differ from the baseline
+"operators.*Linear" = "*in tiles of 16 rows"
+"operators.ParallelLMHead" = "*in tiles of 16 rows"
+"operators.VocabParallelEmbedding" = "*in tiles of 16 rows"
+"kernels.linear" = "*rows=16?"
+"kernels.attention" = "*split_kv=0*"
 
 [side.transformers]                  # an ordinary trainer
 engine = "transformers"
@@ -46,16 +66,24 @@ options = {{ enforce_eager = true, batch_invariant = true }}
 max_tokens = 16
 [workload.short.generator]
 seed = {seed}
-count = 16
+count = 12
 length = [10, 100]
 vocab = 1024
 shared_prefix = 6
 prefix_groups = 4
+
+[policy]                             # what gate C0 asks a person to declare
+updates_per_step = 1
+corrections = []
+cross_rank_reduction = "none"
+rollout_floor = 0.70
 """
 
 
 def make_project(folder: Path, python: str, seed: int) -> None:
-    """Write the checkpoint and bitgate.toml into `folder`; a folder made with the same seed is used again.
+    """Write the checkpoint and bitgate.toml into `folder`; a checkpoint made with the same seed is used again.
+
+    A ledger that lies there is put aside: the demo shows how one begins.
 
     Raises:
         BitgateError: the interpreter could not make the checkpoint; the text ends with what it printed.
@@ -67,6 +95,19 @@ def make_project(folder: Path, python: str, seed: int) -> None:
         stamp.write_text(str(seed), encoding="utf-8")
     config = CONFIG.format(seed=seed, python=json.dumps(python))
     (folder / "bitgate.toml").write_text(config, encoding="utf-8")
+    put_aside(folder / STATE, folder / BEFORE)
+
+
+def put_aside(state: Path, before: Path) -> None:
+    """The ledger before the last one goes; the last one stays beside the new one."""
+    if not state.is_dir():
+        return
+    shutil.rmtree(before, ignore_errors=True)
+    state.rename(before)
+    hashes = before / LIST_NAME
+    if hashes.is_file():  # digests of files by their identity, which stay true
+        state.mkdir()
+        hashes.rename(state / LIST_NAME)
 
 
 def make_checkpoint(out: Path, python: str, seed: int) -> None:
