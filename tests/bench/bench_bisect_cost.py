@@ -6,9 +6,9 @@ A Qwen3 with MLPs of three times its hidden size and heads of 64, two sequences 
 beside their limits: the prefill with every semantic point hashed over the plain one (bf16, in turns, in one process),
 for transformers and for vLLM, and beside it decode, which has no limit; files of tensors written by a localisation
 that finds nothing; bytes that one with a cause writes (hashes, recorded operators, repro and their copies in the
-artifact store) over a dump of all points of the same steps. The localisations are the tool's own runs on vLLM: a
-product whose bits depend on the batch (float32), and attention whose keys are split by the load. Exits with 1 when a
-limit is missed. The interpreter with vLLM is BITGATE_ENGINE_PYTHON.
+artifact store) over a dump of all points of the same steps. The localisations are the tool's own runs on vLLM, as it
+comes: alone against together in bfloat16 and in float32, and against transformers. Exits with 1 when a limit is missed.
+The interpreter with vLLM is BITGATE_ENGINE_PYTHON.
 """
 
 from __future__ import annotations
@@ -31,9 +31,10 @@ TIME, BYTES = 1.5, 2.0
 SEQUENCES, NEW = 2, 4
 KV = {"VLLM_CPU_KVCACHE_SPACE": "1"}
 SIZES = {"bool": 1, "uint8": 1, "int8": 1, "int16": 2, "bfloat16": 2, "float16": 2, "int32": 4, "float32": 4}
-CAUSES = {
-    "a product (float32)": {"dtype": "float32", "split": False},
-    "attention (bfloat16)": {"dtype": "bfloat16", "split": True},
+CAUSES: dict[str, dict[str, Any]] = {
+    "bfloat16, keys split by the load, batch": {"dtype": "bfloat16", "split": True},
+    "float32, batch": {"dtype": "float32"},
+    "float32, against transformers": {"dtype": "float32", "check": "rollout_vs_trainer"},
 }
 
 
@@ -93,21 +94,29 @@ def watching(figures: Any, python: str, args: argparse.Namespace, engine: str, m
 
 
 def writing(figures: Any, python: str, args: argparse.Namespace, model: Path, folder: Path) -> None:
-    clean = localised(python, args, model, folder / "clean", "bfloat16", split=False, invariant=True)
+    clean = localised(python, args, model, folder / "clean", "bfloat16", invariant=True)
     seen = f"verdict {clean['verdict']}, {clean['tensors']} files"
     good = clean["verdict"] == "pass" and not clean["tensors"]
     figures.holds("tensors written when nothing differs", seen, "pass, 0 files", good)
-    for name, given in CAUSES.items():
-        found = localised(python, args, model, folder / name.split(" ")[1], **given)
+    for number, (name, given) in enumerate(CAUSES.items()):
+        found = localised(python, args, model, folder / str(number), **given)
         share = 100 * found["written"] / found["dump"]
-        detail = f"{found['point']}; {found['written']} of {found['dump']}; hashes {found['hashes']}"
+        detail = f"{found['written']} of {found['dump']} bytes, hashes {found['hashes']}"
         good = found["verdict"] == "fail" and found["reproduces"]
-        figures.holds(f"cause: {name}", f"{found['verdict']}, {found['point']}", "a repro that reproduces", good)
-        figures.at_most(f"written for {name}, of a full dump", share, BYTES, "%", detail=detail)
+        figures.holds(f"cause ({name})", f"{found['verdict']}, {found['point']}", "a repro that reproduces", good)
+        figures.at_most(f"written of a full dump ({name})", share, BYTES, "%", detail=detail)
 
 
 def localised(
-    python: str, args: argparse.Namespace, model: Path, root: Path, dtype: str, *, split: bool, invariant: bool = False
+    python: str,
+    args: argparse.Namespace,
+    model: Path,
+    root: Path,
+    dtype: str,
+    *,
+    check: str = "batch",
+    split: bool = False,
+    invariant: bool = False,
 ) -> dict[str, Any]:
     """One run of the tool, and what it left on the disk."""
     import anyio
@@ -122,7 +131,9 @@ def localised(
     project = Project.load(root)
 
     async def to_end() -> Any:
-        started = await start_run(project, "bisect_layer", BisectRequest(check="batch", side="rollout"), actor="bench")
+        trainer = {"trainer": "trainer"} if check == "rollout_vs_trainer" else {}
+        request = BisectRequest.model_validate({"check": check, "side": "rollout", **trainer})
+        started = await start_run(project, "bisect_layer", request, actor="bench")
         return await wait_run(project, started.id, 900)
 
     ended = anyio.run(to_end)
@@ -144,6 +155,7 @@ def configured(python: str, args: argparse.Namespace, model: Path, dtype: str, s
     return (
         f'[model.model]\npath = "{model}"\n[side.rollout]\nengine = "vllm"\npython = "{python}"\n'
         f"env = {{ {', '.join(variables)} }}\noptions = {{ {', '.join(tables)} }}\n"
+        f'[side.trainer]\nengine = "transformers"\npython = "{python}"\noptions = {{ dtype = "{dtype}" }}\n'
         f"[workload.long]\nmax_tokens = {NEW}\n[workload.long.generator]\n"
         f"seed = 1\ncount = {SEQUENCES}\nlength = [{args.tokens}, {args.tokens}]\nvocab = {args.vocab}\n"
     )

@@ -9,6 +9,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from bitgate.tools.engines.worker.probes.experiments.case import Case
 from bitgate.tools.engines.worker.probes.held import Checkpoint, read_held
 from bitgate.tools.engines.worker.probes.lean import lean
 from bitgate.tools.engines.worker.probes.narrow import narrowed
-from bitgate.tools.engines.worker.probes.program import Program
+from bitgate.tools.engines.worker.probes.program import Op, Program
 from bitgate.tools.engines.worker.probes.recorder import Recorder
 from bitgate.tools.engines.worker.probes.repro import shrunk, write_repro
 from bitgate.tools.engines.worker.probes.rows import same_bits, shared_rows
@@ -137,6 +138,51 @@ def columns(folder: Path) -> Facts:
     yield "all of them where one column's bits depend on the others", kept[0] is soft[0] and kept[1] is soft[1]
 
 
+def heads(folder: Path) -> Facts:
+    """vLLM's attention over a paged cache, as its operators are recorded."""
+    rows, heads, keys, size = 40, 8, 4, 64
+
+    def ref(name: str) -> dict[str, str]:
+        return {"t": name}
+
+    def op(name: str, args: list[Any], outs: list[str | None], *writes: str, **kwargs: Any) -> Op:
+        return Op(name, args, kwargs, outs, writes)
+
+    view, cached = "aten.view.default", [1, keys, 256, -1]
+    plan = [1, heads, keys, size, ref("lengths"), {"dtype": "float32"}, ref("starts"), True, -1, "vec", False, None]
+    attention = [ref("q3"), ref("kc"), ref("vc"), ref("o3"), ref("starts"), ref("lengths"), 0.125, True, None, -1]
+    attention += [ref("table"), 0.0, ref("plan"), None, None]
+    written = [ref(name) for name in ("k3", "v3", "kc", "vc", "slots")]
+    ops = [
+        op("aten.empty.memory_format", [[rows, heads * size]], ["o"], dtype={"dtype": "float32"}),
+        op(view, [ref("q"), [-1, heads, size]], ["q3"]),
+        op(view, [ref("o"), [-1, heads, size]], ["o3"]),
+        op(view, [ref("k"), [-1, keys, size]], ["k3"]),
+        op(view, [ref("v"), [-1, keys, size]], ["v3"]),
+        op(view, [ref("cache"), cached], ["c"]),
+        op("aten.chunk.default", [ref("c"), 2, 2], ["kc", "vc"]),
+        op("_C.cpu_attn_reshape_and_cache.default", [*written, "vec"], [None], "cache"),
+        op("_C.get_scheduler_metadata.default", [*plan, "auto"], ["plan"]),
+        op("_C.cpu_attention_with_kv_cache.default", attention, [None], "o"),
+        op(view, [ref("o3"), [-1, heads * size]], ["out"]),
+    ]
+    values = {"q": torch.randn(rows, heads * size), "cache": torch.zeros(1, keys, 128, 128)}
+    values |= {name: torch.randn(rows, keys * size) for name in "kv"} | {"slots": torch.arange(rows)}
+    integers = {"lengths": [rows], "starts": [0, rows], "table": [[0]]}
+    values |= {name: torch.tensor(given, dtype=torch.int32) for name, given in integers.items()}
+    inputs = {f"0.{name}": name for name in "qkv"}
+    program = Program(ops, inputs, "out", values, torch.zeros(0), [[0, n] for n in range(rows)])
+    made = program.result()
+    other = replace(program, values={**values, "q": values["q"].clone()})
+    other.values["q"][7, 300] += 1
+    a, b = narrowed(program, 7, other, 7)
+    yield "one group of query heads and its keys", [tuple(a.values[n].shape) for n in ("q", "k", "cache")] == [
+        (rows, 128), (rows, 64), (1, 1, 128, 128)
+    ]  # fmt: skip
+    yield "with the bits that it had among all", same_bits(a.result(), made[:, 256:384])
+    yield "and the difference", not same_bits(a.result()[7:8], b.result()[7:8])
+
+
 def repro(folder: Path) -> Facts:
     """A product of full size: neither the other rows nor the rest of the weight are handed over."""
     x, w = whole(200, 512), whole(2048, 512)
@@ -173,7 +219,7 @@ def clean(folder: Path) -> Facts:
 def main() -> None:
     folder = Path(sys.argv[1])
     folder.mkdir(parents=True)
-    parts = (checkpoint, stored, rows, columns, repro, clean)
+    parts = (checkpoint, stored, rows, columns, heads, repro, clean)
     facts = {f"{part.__name__}: {name}": bool(holds) for part in parts for name, holds in part(folder / part.__name__)}
     print(json.dumps(facts))
 

@@ -1,4 +1,5 @@
-"""A product's output columns, cut to those around the first that differs: of its weight only these rows are written.
+"""The output columns, cut to those around the first that differs: of a product's weight only these rows are written, of
+attention only one group of heads.
 
 Kernels choose by the number of columns too, so both programs must give the kept columns the bits that they had.
 """
@@ -11,6 +12,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from .group import one_group
 from .program import Op, Program, tensors_of
 from .rows import bits, rows_of, same_bits
 from .shrink import resized
@@ -26,8 +28,15 @@ def narrowed(a: Program, row_a: int, b: Program, row_b: int) -> tuple[Program, P
     if left is None or right is None or left.shape != right.shape:
         return a, b
     width, differs = len(left), _differing(left, right)
+    if differs is None:
+        return a, b
+    groups = one_group(a, differs), one_group(b, differs)
+    if groups[0] is not None and groups[1] is not None and groups[0][1] == groups[1][1]:
+        kept = groups[0][1]
+        if _gives(groups[0][0], row_a, left[kept]) and _gives(groups[1][0], row_b, right[kept]):
+            return groups[0][0], groups[1][0]
     size = FEWEST
-    while size < width and differs is not None:
+    while size < width:
         start = min(differs // size * size, width - size)
         kept = slice(start, start + size)
         cut_a, cut_b = _cut(a, row_a, left, kept), _cut(b, row_b, right, kept)
@@ -40,10 +49,14 @@ def narrowed(a: Program, row_a: int, b: Program, row_b: int) -> tuple[Program, P
 def _cut(program: Program, row: int, wanted: Tensor, kept: slice) -> Program | None:
     for name, axis in _candidates(program, len(wanted)):
         cut = _with_columns(program, name, axis, len(wanted), kept)
-        found = _row(cut, row)
-        if found is not None and same_bits(found, wanted[kept]):
+        if _gives(cut, row, wanted[kept]):
             return cut
     return None
+
+
+def _gives(cut: Program, row: int, wanted: Tensor) -> bool:
+    found = _row(cut, row)
+    return found is not None and same_bits(found, wanted)
 
 
 def _candidates(program: Program, width: int) -> Iterator[tuple[str, int]]:

@@ -72,7 +72,7 @@ def write_repro(folder: str, case: Case, small: Small, about: dict[str, Any]) ->
     save_file({n: tensors[n].detach().contiguous().clone() for n in dict.fromkeys(same.values())}, path)
     with open(path, "rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
-    twice = {name: other for name, other in same.items() if name != other}
+    twice = {name: (other, list(tensors[name].shape)) for name, other in same.items() if name != other}
     text = script(small, about, digest, strides, torch.get_num_threads(), twice)
     with open(os.path.join(folder, SCRIPT), "w", encoding="utf-8") as script_file:
         script_file.write(text)
@@ -102,9 +102,9 @@ def script(
     digest: str,
     strides: dict[str, list[int]],
     threads: int,
-    same: dict[str, str] | None = None,
+    same: dict[str, tuple[str, list[int]]] | None = None,
 ) -> str:
-    """`same`: tensor -> the one stored in its place, of the same bytes."""
+    """`same`: tensor -> the one stored in its place, of the same bytes, and its own shape."""
     programs = (small.a, small.b)
     spaces = {op.name.partition(".")[0] for p in programs for op in p.ops} - {"aten"}
     modules = sorted({module for space in spaces for module in registering(space)})
@@ -207,7 +207,8 @@ def load():
     if GPU and not torch.cuda.is_available():
         print("cannot run: recorded on a GPU, and there is none", file=sys.stderr)
         sys.exit(2)
-    return {name: prepared(name, found[SAME.get(name, name)]) for name in [*found, *SAME]}
+    made = {name: prepared(name, tensor) for name, tensor in found.items()}
+    return made | {name: prepared(name, found[other].reshape(shape)) for name, (other, shape) in SAME.items()}
 
 
 def prepared(name, tensor):

@@ -28,7 +28,7 @@ def save_programs(folder: str, programs: Sequence[Program], checkpoint: str) -> 
         held = {n: reference for n, reference in found.items() if reference is not None}
         same = alike([(n, t) for n, t in tensors.items() if n not in held])
         stored = {n: tensors[n] for n in dict.fromkeys(same.values())}
-        strides = {n: list(t.stride()) for n, t in stored.items() if not t.is_contiguous()}
+        strides = {n: list(tensors[n].stride()) for n in same if not tensors[n].is_contiguous()}
         save_file(
             {n: t.detach().cpu().contiguous().clone() for n, t in stored.items()},
             os.path.join(folder, f"program{number}.safetensors"),
@@ -40,7 +40,7 @@ def save_programs(folder: str, programs: Sequence[Program], checkpoint: str) -> 
             "rows": program.rows,
             "notes": {**program.notes, "strides": strides},
             "held": held,
-            "same": same,
+            "same": {n: [other, list(tensors[n].shape)] for n, other in same.items()},
         }
         with open(os.path.join(folder, f"program{number}.json"), "w", encoding="utf-8") as file:
             json.dump(body, file, allow_nan=False)
@@ -50,8 +50,11 @@ def load_program(folder: str, number: int = 0) -> Program:
     stored = load_file(os.path.join(folder, f"program{number}.safetensors"))
     with open(os.path.join(folder, f"program{number}.json"), encoding="utf-8") as file:
         body = json.load(file)
-    stored = {name: restrided(t, body["notes"]["strides"].get(name)) for name, t in stored.items()}
-    tensors = {name: stored[other] for name, other in body["same"].items()}
+    strides = body["notes"]["strides"]
+    tensors = {
+        name: restrided(stored[other].reshape(shape), strides.get(name))
+        for name, (other, shape) in body["same"].items()
+    }
     tensors |= {name: read_held(reference) for name, reference in body["held"].items()}
     values = {name.removeprefix("value."): t for name, t in tensors.items() if name.startswith("value.")}
     ops = [Op(name, args, kwargs, outs, tuple(writes)) for name, args, kwargs, outs, writes in body["ops"]]
