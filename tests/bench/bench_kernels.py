@@ -4,6 +4,7 @@
 
 Prints forward, and forward + backward, of vllm_kernels (in tiles, without tiles, with recomputation) over transformers
 (bf16, sdpa), measured in turns in one process; and the peak memory of each above what loading took, one process each.
+These are costs to know, without limits of their own; it fails when one of them cannot be computed.
 The interpreter with vLLM is BITGATE_ENGINE_PYTHON.
 """
 

@@ -4,7 +4,8 @@
 
 Prints: the rate of eight processes that append at once, against one process and against plain SQLite inserting the same
 bytes with the same durability; the median time of reading with many pieces of evidence stored, against reading one row
-by its number; verification in rows a second, against hashing the same bytes with one `hashlib.sha256` loop.
+by its number; verification in rows a second, against hashing the same bytes with one `hashlib.sha256` loop. Fails when
+a row is lost or the ledger does not verify; limits of time are those of the tools above it (bench_gates, bench_server).
 """
 
 from __future__ import annotations
