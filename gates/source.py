@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from bitgate.gates.conditions import Divergence
@@ -82,20 +81,36 @@ BISECTED_AS: Final[Mapping[str, str]] = {"repeat": "batch", "layout": "batch"}
 """Check of run_compare -> check of bisect_layer that localises its failures, where it has another name."""
 
 
-def unexplained_failures(store: Store, limit: int = 100) -> list[Divergence]:
+_FAILED: Final = """SELECT subject, MAX(seq) FROM (
+  SELECT e.subject, k.seq, k."check", (
+    SELECT json_group_array(json_array(value ->> '$.digest', value ->> '$.configured'))
+    FROM json_each(e.body, '$.sides')) AS sides
+  FROM evidence_keys AS k JOIN entries AS e ON e.seq = k.seq WHERE k.tool = 'run_compare' AND k.verdict = 'fail'
+) GROUP BY "check", sides ORDER BY 2 DESC"""
+"""The newest failure of each check under each set of sides: however many there are, none is forgotten."""
+
+
+def unexplained_failures(store: Store) -> list[Divergence]:
     """Failed comparisons, newest first, for which no localisation of the same sides holds a repro."""
-    failed = [e for e in store.list_evidence(tool="run_compare", verdict="fail", limit=limit) if _is_configured(e)]
-    has_repro = cache(_repro_finder(store, limit))
     newest: dict[tuple[str, frozenset[str]], Evidence] = {}
-    for evidence in failed:
-        newest.setdefault((_bisected_as(evidence), _sides(evidence)), evidence)
-    return [Divergence(evidence.id, _bisection(evidence)) for key, evidence in newest.items() if not has_repro(*key)]
+    for evidence_id, _ in store.ledger.rows(_FAILED):
+        evidence = store.get_evidence(evidence_id)
+        if _is_configured(evidence):
+            newest.setdefault((_bisected_as(evidence), _sides(evidence)), evidence)
+    return [Divergence(found.id, _bisection(found)) for found in newest.values() if not _has_repro(store, found)]
 
 
-def _repro_finder(store: Store, limit: int) -> Callable[[str, frozenset[str]], bool]:
-    bisected = store.list_evidence(tool="bisect_layer", limit=limit)
-    explained = {(e.check, _sides(e)) for e in bisected if any("repro" in artifact.name for artifact in e.artifacts)}
-    return lambda check, sides: any(check == known and sides <= about for known, about in explained)
+def _has_repro(store: Store, failed: Evidence) -> bool:
+    """Whether bisect_layer left a script about the same check and sides; looked up by a side that gates are about."""
+    side = next(record for record in failed.sides.values() if record.name in GATE_SIDES)
+    sql = f"""SELECT e.body FROM evidence_keys AS k INDEXED BY evidence_of_{side.name}
+      JOIN entries AS e ON e.seq = k.seq WHERE k.{side.name} = :digest AND k.tool = 'bisect_layer' AND k."check" = :check"""
+    found = store.ledger.rows(sql, {"digest": side.digest, "check": _bisected_as(failed)})
+    localised = (Evidence.model_validate_json(body) for (body,) in found)
+    return any(
+        _sides(failed) <= _sides(evidence) and any("repro" in artifact.name for artifact in evidence.artifacts)
+        for evidence in localised
+    )
 
 
 def _bisected_as(evidence: Evidence) -> str:

@@ -258,6 +258,19 @@ def test_c6_asks_for_a_repro_of_every_earlier_divergence(world):
     assert world.submit("C6").status.state == "passed"
 
 
+def test_no_number_of_later_failures_makes_c6_forget_an_earlier_one(world):
+    world.walk("C5")
+    old = world.today
+    world.changed(rollout=world.other_rollout)
+    bad = world.meet(BY_ID["C3"].needs[2], verdict="fail")
+    world.today = old
+    tried = world.other_rollout.model_copy(update={"configured": False})
+    for _ in range(120):
+        world.evidence("run_compare", "batch", verdict="fail", sides=[tried])
+    world.meet_gate("C6")
+    assert bad.id in world.missing("C6")["divergences_have_repros"]
+
+
 def test_the_floor_is_held_against_the_lower_end(world):
     world.all_tools()
     world.walk("C9")
