@@ -115,7 +115,8 @@ class Player:
         state = answer["gate"]["state"]
         if step.expected in (None, state):
             return
-        if {item["key"] for item in answer.get("missing", [])} <= self.unmeasured:
+        missing = {item["key"] for item in answer.get("missing", [])}
+        if missing and missing <= self.unmeasured:
             shown.restless(sorted(self.unmeasured))
         else:
             self.surprises.append(f"{step.gate}: expected {step.expected}, is {state}")
