@@ -49,7 +49,7 @@ def installed(tmp_path: Path) -> str:
     return str(tmp_path / "env" / "bin" / "python")
 
 
-def test_every_engine_but_the_one_to_come_has_an_adapter() -> None:
+def test_every_engine_has_an_adapter_and_a_misspelt_one_names_the_nearest() -> None:
     assert [adapter_of(name).name for name in ADAPTERS] == list(ADAPTERS)
     with pytest.raises(RequestError, match="engine: got 'vlm'.*Did you mean 'vllm'"):
         adapter_of("vlm")

@@ -49,7 +49,7 @@ class VllmEngine:
             self._llm: Any = LLM(model=model_path, **self._arguments())
         self._core = self._llm.llm_engine.engine_core.engine_core
         self._model = _model_of(self._core)
-        if self._platform == "cpu":
+        if self._parts and self._platform == "cpu":
             confirm_tiles(self._model, self._parts)
         self._submit = Submitter(self._llm.llm_engine, SchedulerTrace(self._core.scheduler))
         self._readback: dict[str, Any] = {}

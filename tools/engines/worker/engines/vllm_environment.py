@@ -46,7 +46,7 @@ def invariant_parts(given: Any) -> tuple[str, ...]:
     return PARTS if given is True else tuple(part for part in PARTS if part == given)
 
 
-def prepare_batch_invariance(platform: str, parts: tuple[str, ...] = PARTS) -> dict[str, str]:
+def prepare_batch_invariance(platform: str, parts: tuple[str, ...]) -> dict[str, str]:
     """Set what `batch_invariant` means on this platform; returns the variables that were set.
 
     CUDA: vLLM's own mode. CPU: no KV split here, and the fixed tiles of rows and queries through the plugin

@@ -11,10 +11,10 @@ import torch
 from ..engine import EngineError
 from ..tiles import TILE_ROWS
 from ..tiles_attention import attention_in_tiles, tile_queries
-from .vllm_environment import ATTENTION, PARTS, PRODUCTS
+from .vllm_environment import ATTENTION, PRODUCTS
 
 
-def confirm_tiles(model: torch.nn.Module, parts: Sequence[str] = PARTS) -> None:
+def confirm_tiles(model: torch.nn.Module, parts: Sequence[str]) -> None:
     """Raises: EngineError `unsupported_model` naming the layers of these parts that do not run in tiles."""
     report = tiles_report(model)
     asked = {PRODUCTS: "without_tiles", ATTENTION: "attention_without_tiles"}
