@@ -104,7 +104,8 @@ def _has_repro(store: Store, failed: Evidence) -> bool:
     """Whether bisect_layer left a script about the same check and sides; looked up by a side that gates are about."""
     side = next(record for record in failed.sides.values() if record.name in GATE_SIDES)
     sql = f"""SELECT e.body FROM evidence_keys AS k INDEXED BY evidence_of_{side.name}
-      JOIN entries AS e ON e.seq = k.seq WHERE k.{side.name} = :digest AND k.tool = 'bisect_layer' AND k."check" = :check"""
+      JOIN entries AS e ON e.seq = k.seq
+      WHERE k.{side.name} = :digest AND k.tool = 'bisect_layer' AND k."check" = :check"""
     found = store.ledger.rows(sql, {"digest": side.digest, "check": _bisected_as(failed)})
     localised = (Evidence.model_validate_json(body) for (body,) in found)
     return any(
