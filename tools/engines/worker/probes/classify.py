@@ -16,10 +16,12 @@ from .experiments.casts import precision
 from .experiments.company import batch
 from .experiments.exact import inputs_unlike, routing, sign_only
 from .experiments.formula import function_apart, post_processing, semantic
+from .experiments.indices import layout
 from .experiments.leaf import leaf
 from .experiments.memory import nondeterministic, uninitialised
 from .experiments.order import order
 from .experiments.replay import replays
+from .experiments.suffix import suffix
 from .experiments.tables import weights
 
 Experiment = Callable[[Case, Report], bool]
@@ -32,11 +34,13 @@ EXPERIMENTS: Final[tuple[Experiment, ...]] = (
     sign_only,
     routing,
     weights,
+    layout,
     batch,
     precision,
     post_processing,
     function_apart,
     semantic,
+    suffix,
     order,
 )
 

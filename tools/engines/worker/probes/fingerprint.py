@@ -58,6 +58,20 @@ def sum_order(run: Callable[[Tensor], Tensor], shape: tuple[int, int], row: int,
     return described(counts, len(pairs))
 
 
+def input_order(run: Callable[[Tensor], Tensor], size: int, dtype: torch.dtype) -> dict[str, Any]:
+    """The fingerprint of `run(x [size])`, a sum over x in whatever order; its first value is looked at."""
+    pairs = _pairs(size)[: PROBES // 4]
+    places = _units(size, dtype)
+    counts: list[int] = []
+    for i, j in pairs:
+        x = torch.zeros(size, dtype=dtype)
+        x[places] = 1
+        x[i], x[j] = HUGE, -HUGE
+        value = float(run(x).reshape(-1)[0].to(torch.float64))
+        counts.append(int(value) if value == value and abs(value) < 1 << 30 else -1)
+    return described(counts, len(pairs))
+
+
 def described(counts: list[int], probes: int) -> dict[str, Any]:
     text = ",".join(map(str, counts))
     return {

@@ -100,6 +100,72 @@ def _normed(program: Program, inputs: dict[str, Tensor]) -> Tensor:
     return next(iter([*sums, *inputs.values()]))
 
 
+def _rope(program: Program, inputs: dict[str, Tensor], output: Tensor) -> Truth:
+    """Halves turned, by the table of cosines and sines that the program holds: [P, D], or one row a token each."""
+    x = next(v for n, v in inputs.items() if v.shape[1] == output.shape[1] and v.is_floating_point()).to(torch.float64)
+    own = str(program.notes["output"][1])
+    x = next((v for n, v in inputs.items() if n.split(".", 1)[1] in (f"{own}_norm", f"{own}_proj")), x).to(
+        torch.float64
+    )
+    positions = next(v for n, v in inputs.items() if n.endswith(".positions")).reshape(-1)
+    table = next(v for v in _constants(program, 2) if v.shape[0] > int(positions.max())).to(torch.float64)
+    cos, sin = (t.repeat(1, 2)[:, None] for t in table[positions].chunk(2, dim=1))
+    heads = x.reshape(x.shape[0], -1, table.shape[1])
+    low, high = heads.chunk(2, dim=-1)
+    value = heads * cos + torch.cat([-high, low], -1) * sin
+    magnitude = heads.abs() * cos.abs() + torch.cat([high, low], -1).abs() * sin.abs()
+    bound = magnitude.reshape(x.shape) * 6 * _unit(output) + 1e-30
+    return Truth(value.reshape(x.shape), bound, "x cos + rotate_half(x) sin")
+
+
+HEADS = (16, 32, 48, 64, 80, 96, 112, 128, 160, 192, 256)
+
+
+def _attention(program: Program, inputs: dict[str, Tensor], output: Tensor) -> Truth:
+    """softmax(q k^T / sqrt(D)) v over a sequence's own earlier rows; the head size is the one that fits best."""
+    keys = torch.tensor([key for key in program.rows if key[0] >= 0])
+    named = {name.split(".", 1)[1]: value.to(torch.float64) for name, value in inputs.items()}
+    q, k, v = named["q"], named["k"], named["v"]
+    if len(keys) != len(q):
+        raise ValueError("rows of others between")
+    tries = [
+        d for d in HEADS if q.shape[1] % d == 0 and k.shape[1] % d == 0 and q.shape[1] // d % (k.shape[1] // d) == 0
+    ]
+    found = [_attended(q, k, v, keys, size, output) for size in tries]
+    return min(found, key=lambda t: float(errors(output, t).max()))
+
+
+def _attended(q: Tensor, k: Tensor, v: Tensor, keys: Tensor, size: int, output: Tensor) -> Truth:
+    group = q.shape[1] // k.shape[1]
+    query, key, value = (t.reshape(t.shape[0], -1, size).transpose(0, 1) for t in (q, k, v))
+    key, value = key.repeat_interleave(group, 0), value.repeat_interleave(group, 0)
+    scores = query @ key.transpose(1, 2) * size**-0.5
+    seen = (keys[:, None, 0] == keys[None, :, 0]) & (keys[None, :, 1] <= keys[:, None, 1])
+    if bool((keys[:, 1] >= seen.sum(1)).any()):
+        raise ValueError("earlier rows of the sequence are in a cache")
+    weights = scores.masked_fill(~seen, float("-inf")).softmax(-1)
+    made, magnitude = weights @ value, weights @ value.abs()
+    flat = [t.transpose(0, 1).reshape(q.shape[0], -1) for t in (made, magnitude)]
+    # The exponential multiplies the rounding of the scores by their size; its result may be kept in the narrow dtype.
+    unit = 4 * _unit(output) + (len(q) + float(scores.abs().max())) * 2.0**-24
+    return Truth(flat[0], flat[1] * unit + 1e-30, f"softmax(q k^T / sqrt({size})) v")
+
+
+def _embedding(program: Program, inputs: dict[str, Tensor], output: Tensor) -> Truth:
+    ids = next(iter(inputs.values())).reshape(-1)
+    value = next(t for t in _constants(program, 2) if t.shape[1] == output.shape[1])[ids].to(torch.float64)
+    return Truth(value, value.abs() * _unit(output) + 1e-30, "table[id]")
+
+
+def _routed(program: Program, inputs: dict[str, Tensor], output: Tensor) -> Truth:
+    """As Qwen's and Mixtral's routers have it; a model that does not renormalise fits on neither side."""
+    named = {name.split(".", 1)[1]: value for name, value in inputs.items()}
+    scores = named["router_logits"].to(torch.float64).softmax(-1)
+    picked = scores.gather(1, named["topk_ids"].to(torch.int64))
+    value = picked / picked.sum(1, keepdim=True)
+    return Truth(value, value.abs() * 16 * 2.0**-8 + 1e-30, "softmax(logits)[ids], renormalised")
+
+
 def _eps(program: Program) -> float:
     for op in program.ops:
         for value in (*op.args, *op.kwargs.values()):
@@ -127,5 +193,10 @@ _FORMULAS: dict[str, Any] = {
     "norm": _norm,
     "act": _act,
     "residual": _residual,
+    "rope": _rope,
+    "attention": _attention,
+    "embedding": _embedding,
+    "topk": _routed,
 }
-"""Kinds whose formula every engine shares. Attention, rope and experts depend on the model: no oracle is declared."""
+"""Kinds whose formula engines share. A model of another (a window, a scale, pairs for halves) fits it on neither side,
+and then nothing is said. Experts are held packed: no formula can be computed from their tables."""

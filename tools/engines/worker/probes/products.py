@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from .fingerprint import Product, product_order, sum_order
+from .fingerprint import Product, input_order, product_order, sum_order
 from .gpu import home, there
 from .program import Program, decoded, function
+from .rows import rows_of
 
 PRODUCTS = ("aten.mm.default", "aten.addmm.default", "aten.linear.default", "aten.bmm.default", "_C.onednn_mm.default")
 SUMS = ("aten.mean.dim", "aten.sum.dim_IntList")
@@ -74,14 +76,14 @@ def _onednn(x: Tensor, weight: Tensor) -> Tensor:
 def order_of(program: Program, row: int) -> dict[str, Any] | None:
     """The accumulation-order fingerprint at `row`: of the whole region if its one table is a product's weight, or
     else of its product, or else of its sum."""
-    whole = _whole(program, row)
+    whole = _through_input(program, row) or _whole(program, row)
     if whole is not None:
         return whole
     found = product_of(program)
     if found is not None and found.weight.ndim == 2:
         rows, size = int(found.x.shape[0]), int(found.x.shape[1])
         made = product_order(found.run, rows, row % rows, size, int(found.weight.shape[0]), found.x.dtype)
-        return {"operator": found.op, "rows": rows, **made}
+        return {"operator": found.op, "rows": rows, "probed": "the product", **made}
     return _sum_of(program, row)
 
 
@@ -113,8 +115,61 @@ def _whole(program: Program, row: int) -> dict[str, Any] | None:
         if float(seen[0]) == size and not bool(seen[1:].any()):
             made = product_order(run, 1, row, size, columns, x.dtype)
             names = [op.name for op in program.ops if op.name in PRODUCTS]
-            return {"operator": names[0] if names else "the region", "rows": len(program.rows), **made}
+            return {
+                "operator": names[0] if names else "the region",
+                "rows": len(program.rows),
+                "probed": "the weight",
+                **made,
+            }
     return None
+
+
+def _through_input(program: Program, row: int) -> dict[str, Any] | None:
+    """The region as a sum over its one input, every table of it filled with ones: shares of K, whatever their number.
+
+    Only where each value of the input then counts exactly once in every column.
+    """
+    if len(program.inputs) != 1:
+        return None
+    name = next(iter(program.inputs.values()))
+    x = program.values[name]
+    ones = {
+        n: torch.ones_like(v)
+        for n, v in program.values.items()
+        if n != name and v.ndim == 2 and v.is_floating_point() and v.shape[0] != x.shape[0]
+    }
+    if not ones or not x.is_floating_point() or rows_of(x, len(program.rows)) is None:
+        return None
+    size = int(x.shape[-1])
+
+    def run(given: Tensor) -> Tensor:
+        whole = torch.zeros_like(x)
+        rows_of(whole, len(program.rows))[row] = given  # type: ignore[index]
+        result = rows_of(program.result({**ones, name: whole}), len(program.rows))
+        return torch.zeros(1) if result is None else result[row]
+
+    if not _counts_once(run, size, x.dtype):
+        return None
+    order = input_order(run, size, x.dtype)
+    names = [op.name for op in program.ops if op.name in PRODUCTS]
+    return {
+        "operator": names[0] if names else "the region",
+        "rows": len(program.rows),
+        "probed": "the input",
+        **order,
+    }
+
+
+def _counts_once(run: Callable[[Tensor], Tensor], size: int, dtype: torch.dtype) -> bool:
+    places = torch.linspace(0, size - 1, 16).to(torch.int64).unique().tolist()
+    for place in places:
+        unit = torch.zeros(size, dtype=dtype)
+        unit[place] = 1
+        if not bool((run(unit) == 1).all()):
+            return False
+    some = torch.zeros(size, dtype=dtype)
+    some[places] = 1
+    return bool((run(some) == len(places)).all())
 
 
 def copied_like(value: Tensor, like: Tensor) -> Tensor:
@@ -140,7 +195,7 @@ def _sum_of(program: Program, row: int) -> dict[str, Any] | None:
 
         at = row if row < flat.shape[0] else 0
         order = sum_order(there(program.notes, run), tuple(flat.shape), at, x.dtype)
-        made.append({"operator": op.name, "rows": int(flat.shape[0])} | order)
+        made.append({"operator": op.name, "rows": int(flat.shape[0]), "probed": "the sum"} | order)
 
     program.run(hook=hook)
     return made[0] if made else None

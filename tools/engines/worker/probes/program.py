@@ -66,22 +66,46 @@ class Program:
         return value
 
 
-_HANDLERS: list[Any] = []
+ONEDNN = "_C.onednn_mm.default"
+_HANDLERS: dict[int, tuple[Tensor, Any]] = {}
+_KEPT = 8
+"""Packed weights at a time: more than one run of a program needs."""
 
 
 def materialised(name: str, program: Program, value: Tensor) -> Any:
     if name in program.notes.get("handlers", {}):
-        from vllm import _custom_ops as ops
-
-        handler = ops.create_onednn_mm(value.t(), 32)
-        # The packed weight is freed with this object.
-        _HANDLERS.append(handler)
-        return handler.handler_tensor
+        return packed(value)
     return copied(on_device(program.notes, name, value))
 
 
+def packed(weight: Tensor) -> Tensor:
+    """[N, K] -> the number by which oneDNN finds the packed weight, which lives as long as its handler: kept here."""
+    from vllm import _custom_ops as ops
+
+    if id(weight) not in _HANDLERS:
+        while len(_HANDLERS) >= _KEPT:
+            _HANDLERS.pop(next(iter(_HANDLERS)))
+        _HANDLERS[id(weight)] = (weight, ops.create_onednn_mm(weight.t(), 32))
+    handle: Tensor = _HANDLERS[id(weight)][1].handler_tensor
+    return handle
+
+
+def _check_product(out: Tensor, x: Tensor, bias: Any, handle: Tensor) -> None:
+    """oneDNN reads and writes behind tensors of other sizes: a program that was cut wrongly would end the process.
+
+    Raises: RuntimeError.
+    """
+    weight = next((w for w, handler in _HANDLERS.values() if handler.handler_tensor is handle), None)
+    if weight is None or (out.shape[-1], x.shape[-1]) != tuple(weight.shape) or out.shape[:-1] != x.shape[:-1]:
+        known = "a weight that is no longer there" if weight is None else f"a weight of {list(weight.shape)}"
+        raise RuntimeError(f"{ONEDNN}: got {list(x.shape)} and room for {list(out.shape)} with {known}")
+
+
 def call(op: Op, env: dict[str, Any]) -> None:
-    result = function(op.name)(*decoded(op.args, env), **{k: decoded(v, env) for k, v in op.kwargs.items()})
+    args = decoded(op.args, env)
+    if op.name == ONEDNN:
+        _check_product(*args)
+    result = function(op.name)(*args, **{k: decoded(v, env) for k, v in op.kwargs.items()})
     outs = result if isinstance(result, tuple | list) else [result]
     for name, value in zip(op.outs, outs, strict=False):
         if name is not None:

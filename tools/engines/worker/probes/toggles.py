@@ -128,6 +128,8 @@ def _toggled(op: Op, env: dict[str, Any], toggle: Toggle) -> None:
                 env[name] = value.to(getattr(torch, toggle.dtype)).to(torch.float32)  # type: ignore[index]
         return
     args = [_wide(a) for a in decoded(op.args, env)]
+    if toggle.kind in ("wide", "late") and not _has_narrow(decoded(op.args, env), op, env):
+        raise TypeError("nothing narrow to change: only another run")
     if toggle.kind == "read":
         args[0] = _rounded(decoded(op.args, env)[0], getattr(torch, toggle.dtype))
     if toggle.kind == "late":
@@ -138,6 +140,13 @@ def _toggled(op: Op, env: dict[str, Any], toggle: Toggle) -> None:
     for name, value in zip(op.outs, outs, strict=False):
         if name is not None:
             env[name] = value
+
+
+def _has_narrow(args: list[Any], op: Op, env: dict[str, Any]) -> bool:
+    """A narrow tensor that it reads, or a narrow dtype that it casts to."""
+    given = [*args, *decoded_kwargs(op, env).values()]
+    flat = [item for value in given for item in (value if isinstance(value, list) else [value])]
+    return any(v in NARROW if isinstance(v, torch.dtype) else getattr(v, "dtype", None) in NARROW for v in flat)
 
 
 def _rounded(value: Any, dtype: torch.dtype) -> Tensor:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .program import Op, Program, decoded, function
+from .program import ONEDNN, Op, Program, decoded, function
 from .rows import rows_of
 from .toggles import CASTS
 
@@ -20,8 +20,9 @@ MAKING = ("empty", "zeros", "ones", "full", "arange", "new_zeros", "new_empty", 
 
 
 def computed_in(program: Program, dtype: torch.dtype) -> Tensor | None:
-    """The output rows, everything computed in `dtype`; None when the program holds kernels that are not torch's own."""
-    if any(not op.name.startswith("aten.") for op in program.ops):
+    """The output rows, everything computed in `dtype`; None when the program holds kernels of which only their bits are
+    known. oneDNN's product is its own kernel in float32, and torch's in float64: there only the function counts."""
+    if any(not op.name.startswith("aten.") and op.name != ONEDNN for op in program.ops):
         return None
     env: dict[str, Any] = {name: _wide(value.clone(), dtype) for name, value in program.values.items()}
     try:
@@ -44,6 +45,10 @@ def apart(a: Tensor, b: Tensor) -> float:
 def _run(op: Op, env: dict[str, Any], wide: torch.dtype) -> None:
     args = decoded(op.args, env)
     kwargs = {name: _dtype(decoded(value, env), wide) for name, value in op.kwargs.items()}
+    if op.name == ONEDNN:
+        out, x, bias, weight = args
+        out.copy_(_product(x, weight, wide) if bias is None else _product(x, weight, wide) + bias)
+        return
     if op.name in CASTS:
         given = [a for a in (*args[1:], *kwargs.values()) if isinstance(a, torch.dtype)]
         if all(dtype.is_floating_point for dtype in given) and isinstance(args[0], Tensor):
@@ -54,6 +59,15 @@ def _run(op: Op, env: dict[str, Any], wide: torch.dtype) -> None:
     for name, value in zip(op.outs, outs, strict=False):
         if name is not None:
             env[name] = _wide(value, wide) if op.name.split(".")[1] in MAKING else value
+
+
+def _product(x: Tensor, weight: Tensor, wide: torch.dtype) -> Tensor:
+    if wide == torch.float64:
+        return x @ weight.t()
+    from vllm import _custom_ops as ops
+
+    made: Tensor = ops.onednn_mm(ops.create_onednn_mm(weight.contiguous().t(), 32), x, None)
+    return made
 
 
 def _dtype(value: Any, wide: torch.dtype) -> Any:

@@ -39,7 +39,7 @@ def batch(case: Case, report: Report) -> bool:
     ]
     if orders[0] and orders[1]:
         say_orders(case, report, orders)
-        if orders[0]["order"] != orders[1]["order"]:
+        if orders[0]["probed"] == orders[1]["probed"] and orders[0]["order"] != orders[1]["order"]:
             rows = " and ".join(str(o["rows"]) for o in orders if o)
             return report.is_("batch_variance", f"{orders[0]['operator']} sums in another order for {rows} rows")
     if _cut_equal(case, report):

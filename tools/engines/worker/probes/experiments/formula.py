@@ -60,6 +60,9 @@ def _transposed(case: Case, report: Report, wanted: Tensor) -> bool:
 
 
 def semantic(case: Case, report: Report) -> bool:
+    if report.rounding:
+        # One function, shown in float64: no formula need be declared, and none can be missed.
+        return report.excludes("semantic")
     far: dict[str, float] = {}
     for side, (name, program) in enumerate(zip(case.names, (case.a, case.b), strict=True)):
         output = case.outputs()[side]

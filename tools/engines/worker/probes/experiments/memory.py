@@ -29,6 +29,17 @@ def nondeterministic(case: Case, report: Report) -> bool:
     return report.excludes("nondeterminism")
 
 
+def repeatable(program: Program, first: Tensor) -> bool:
+    """The same bits every time; of a race between few, two runs in a row often are the same."""
+    until = time.monotonic() + REPEAT_SECONDS
+    for _ in range(REPEATS - 1):
+        if not same_bits(first, program.result()):
+            return False
+        if time.monotonic() > until:
+            break
+    return True
+
+
 def reads_fresh(program: Program) -> bool:
     if not any(op.name.split(".")[1] in FRESH for op in program.ops):
         return False

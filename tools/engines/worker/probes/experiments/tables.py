@@ -1,39 +1,53 @@
-"""Weights and tables of the two programs, by their bytes."""
+"""Weights and tables of the two programs, by their bytes, and by putting one side's in the place of the other's."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from ..program import Program
+from ..rows import rows_of, same_bits
+from ..wide import SAME, apart, computed_in
 from .case import Case, Report
+
+Unlike = tuple[str, str]
+"""Names of a table of A and of the table of B that has its shape and other bytes."""
 
 
 def weights(case: Case, report: Report) -> bool:
-    """Constants of the two programs: equal bytes, or equal after a split or transpose that the bytes prove."""
-    ours, theirs = tables(case.a), tables(case.b)
-    proofs, unlike = [], []
-    for tensor in ours:
-        how = next((h for other in theirs if (h := same_table(tensor, other))), None)
+    """Constants of the two programs: equal bytes, or equal after a split or transpose that the bytes prove.
+
+    Other bytes alone show nothing: a kernel may keep its weight in another order. They are the cause when the one
+    table in the place of the other gives the other side's output.
+    """
+    ours, theirs = named_tables(case.a), named_tables(case.b)
+    proofs: list[str] = []
+    unlike: list[Unlike] = []
+    for name, tensor in ours.items():
+        how = next((h for other in theirs.values() if (h := same_table(tensor, other))), None)
         if how:
             proofs.append(how)
-        elif any(other.shape == tensor.shape for other in theirs):
-            unlike.append(tensor)
-    if unlike:
-        tensor = unlike[0]
-        other = next(t for t in theirs if t.shape == tensor.shape)
-        return _weights_differ(case, report, tensor, other)
-    if proofs:
+        else:
+            unlike += [(name, n) for n, other in theirs.items() if other.shape == tensor.shape]
+    for pair in unlike:
+        if _differ(case, report, pair):
+            return True
+    if proofs and not unlike:
         report.tried("bytes of the weights and tables", "; ".join(dict.fromkeys(proofs)))
         return report.excludes("weight_bytes")
-    if ours or theirs:
+    if (ours or theirs) and not unlike:
         report.tried("bytes of the weights and tables", "held in forms without a checked way over")
     return False
 
 
-def _weights_differ(case: Case, report: Report, a: Tensor, b: Tensor) -> bool:
+def _differ(case: Case, report: Report, pair: Unlike) -> bool:
+    a, b = case.a.values[pair[0]], case.b.values[pair[1]]
     count = int((a != b).sum()) if a.dtype == b.dtype else a.numel()
     report.tried("bytes of the weights and tables", f"{list(a.shape)}: {count} of {a.numel()} values differ")
+    if not _exchanged(case, report, pair):
+        return False
     for narrow in (torch.bfloat16, torch.float16):
         if a.dtype == b.dtype == torch.float32 and (
             torch.equal(a.to(narrow).float(), b) or torch.equal(b.to(narrow).float(), a)
@@ -44,11 +58,31 @@ def _weights_differ(case: Case, report: Report, a: Tensor, b: Tensor) -> bool:
     return report.is_("weight_bytes", f"{count} of {a.numel()} values of a table of shape {list(a.shape)} differ")
 
 
-def tables(program: Program) -> list[Tensor]:
+def _exchanged(case: Case, report: Report, pair: Unlike) -> bool:
+    """B with A's table: A's bits, or, where kernels differ too, A's function in float64, which it was not before."""
+    if case.a.values[pair[0]].dtype != case.b.values[pair[1]].dtype:
+        report.tried("one side's table in the place of the other's", "not done: they have other dtypes")
+        return False
+    given = {pair[1]: case.a.values[pair[0]]}
+    result = rows_of(case.b.result(given), len(case.b.rows))
+    if result is not None and same_bits(result[case.shared.b], case.outputs()[0]):
+        report.tried("b with the table of a", "the bits of a")
+        return True
+    changed = replace(case.b, values={**case.b.values, **given})
+    ours, own, given_ours = (computed_in(program, torch.float64) for program in (case.a, case.b, changed))
+    if ours is None or own is None or given_ours is None:
+        report.tried("b with the table of a", "other bits than those of a")
+        return False
+    before, after = (apart(ours[case.shared.a], found[case.shared.b]) for found in (own, given_ours))
+    report.tried("b with the table of a, both in float64", f"{after:.2g} apart, {before:.2g} with its own")
+    return after < SAME <= before
+
+
+def named_tables(program: Program) -> dict[str, Tensor]:
     given = set(program.inputs.values())
     rows = len(program.rows)
-    return [
-        v
+    return {
+        n: v
         for n, v in program.values.items()
         if n not in given
         and v.is_floating_point()
@@ -56,7 +90,11 @@ def tables(program: Program) -> list[Tensor]:
         and v.numel() > 1
         and rows not in v.shape[:2]
         and v.ndim < 4
-    ]
+    }
+
+
+def tables(program: Program) -> list[Tensor]:
+    return list(named_tables(program).values())
 
 
 def same_table(a: Tensor, b: Tensor) -> str | None:
