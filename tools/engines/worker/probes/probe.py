@@ -93,7 +93,7 @@ def _repro(case: Case, report: Report, options: Mapping[str, Any]) -> dict[str, 
             "torch": torch.__version__,
         },
     }
-    made = write_repro(options["repro"], case, shrunk(case), about)
+    made = write_repro(options["repro"], case, shrunk(case), about, poisoned=report.label == "uninitialised_read")
     with open(os.path.join(options["repro"], "about.json"), "w", encoding="utf-8") as file:
         json.dump({**about, "proof": made}, file, indent=1, allow_nan=False)
     return made

@@ -89,9 +89,15 @@ class Recorder:
         """
         with torch.no_grad(), _unwatched(self._tracer):
             self._point(layer, name, tensor, self._keys if keys is None else keys)
-        wanted = self.target
-        if self._tracer is not None and wanted is not None and ((layer, name) in (*wanted.inputs, wanted.output)):
-            self._tracer.mark((layer, name), tensor if raw is None else raw, tensor)
+        self._mark((layer, name), tensor if raw is None else raw, tensor, self._keys if keys is None else keys)
+
+    def _mark(self, point: tuple[int, str], raw: Tensor, tensor: Tensor, keys: Keys) -> None:
+        """The head runs request by request: of its calls, the one with the wanted row counts."""
+        tracer, wanted = self._tracer, self.target
+        if tracer is None or wanted is None or point not in (*wanted.inputs, wanted.output):
+            return
+        if bool(((keys[:, 0] == wanted.sequence) & (keys[:, 1] == wanted.position)).any()):
+            tracer.mark(point, raw, tensor, keys)
 
     def _point(self, layer: int, name: str, tensor: Tensor, keys: Keys) -> None:
         if self.target is not None:

@@ -19,6 +19,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from .experiments.case import Case
+from .experiments.memory import FRESH
 from .gpu import KERNELS, SWITCH, registering
 from .held import alike
 from .narrow import narrowed
@@ -62,8 +63,13 @@ def shrunk(case: Case) -> Small:
     return Small(a, b, row_a, row_b)
 
 
-def write_repro(folder: str, case: Case, small: Small, about: dict[str, Any]) -> dict[str, Any]:
-    """Writes it, and runs it in fresh processes; returns what they said."""
+def write_repro(
+    folder: str, case: Case, small: Small, about: dict[str, Any], *, poisoned: bool = False
+) -> dict[str, Any]:
+    """Writes it, and runs it in fresh processes; returns what they said.
+
+    poisoned: fresh memory is filled with NaN, as an unwritten lane may else hold the right value by chance.
+    """
     os.makedirs(folder, exist_ok=True)
     tensors = {f"a.{n}": t for n, t in small.a.values.items()} | {f"b.{n}": t for n, t in small.b.values.items()}
     strides = {n: list(t.stride()) for n, t in tensors.items() if not t.is_contiguous() and 0 not in t.stride()}
@@ -73,7 +79,7 @@ def write_repro(folder: str, case: Case, small: Small, about: dict[str, Any]) ->
     with open(path, "rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     twice = {name: (other, list(tensors[name].shape)) for name, other in same.items() if name != other}
-    text = script(small, about, digest, strides, torch.get_num_threads(), twice)
+    text = script(small, about, digest, strides, torch.get_num_threads(), twice, poisoned=poisoned)
     with open(os.path.join(folder, SCRIPT), "w", encoding="utf-8") as script_file:
         script_file.write(text)
     codes = [_exit_code(folder) for _ in range(PROOFS)]
@@ -103,6 +109,8 @@ def script(
     strides: dict[str, list[int]],
     threads: int,
     same: dict[str, tuple[str, list[int]]] | None = None,
+    *,
+    poisoned: bool = False,
 ) -> str:
     """`same`: tensor -> the one stored in its place, of the same bytes, and its own shape."""
     programs = (small.a, small.b)
@@ -140,14 +148,14 @@ def script(
         f"torch.set_num_threads({threads})",
         *(["enable_batch_invariant_mode()"] if invariant else []),
         _LOADER,
-        *_side("a", small.a),
-        *_side("b", small.b),
+        *_side("a", small.a, poisoned),
+        *_side("b", small.b, poisoned),
         _MAIN,
     ]
     return "\n".join(lines) + "\n"
 
 
-def _side(side: str, program: Program) -> list[str]:
+def _side(side: str, program: Program, poisoned: bool) -> list[str]:
     lines = ["", "", f"def side_{side}(t):"]
     lines += [f'    {name} = t["{side}.{name}"]' for name in program.values]
     for op in program.ops:
@@ -158,6 +166,8 @@ def _side(side: str, program: Program) -> list[str]:
             lines.append(f"    {call}")
         else:
             lines.append(f"    {', '.join(names)}{',' if _many(op) else ''} = {call}")
+        if poisoned and op.name.split(".")[1] in FRESH:
+            lines += [f"    {name}.is_floating_point() and {name}.fill_(float('nan'))" for name in names if name != "_"]
     return [*lines, f"    return {program.output}"]
 
 

@@ -20,7 +20,7 @@ class KernelsTaps(Taps):
         model = self._engine._model
         run = self._engine._forward
         self.replace(self._engine, "_forward", lambda *args: self._run(run, *args))
-        self._wrap(model, "_embed", lambda out, args: self._note(BEFORE, "embed", out), BEFORE)
+        self._wrap(model, "_embed", lambda out, args: self._embedded(out, args), BEFORE)
         for index, layer in enumerate(model.model.layers):
             self._decoder(index, layer)
         shared = model._shared
@@ -29,7 +29,10 @@ class KernelsTaps(Taps):
         last = len(model.model.layers) - 1
         self.traced(model.model.norm, AFTER)
         self.after(model.model.norm, lambda out: self._norm(last, "resid_post", AFTER, "final_norm", out))
-        self._wrap(model, "_head", lambda out, args: self._logits(out), AFTER)
+        self._wrap(model, "_head", lambda out, args: self._logits(out, args), AFTER)
+        self._wrap(model, "_logprob", lambda out, args: self._logprob(out), AFTER)
+        pack = shared.attention.pack
+        self.replace(shared.attention, "pack", lambda lengths: self._packed(pack(lengths)))
 
     def _decoder(self, index: int, layer: Any) -> None:
         self.before(layer, lambda a, k: self._enter(index, a))
@@ -102,6 +105,10 @@ class KernelsTaps(Taps):
                 self.recorder.point(own, "resid_pre", out[1])
         self.recorder.point(own, name, first(out))
 
+    def _embedded(self, out: Tensor, args: tuple[Any, ...]) -> None:
+        self.recorder.point(BEFORE, "token_ids", args[0])
+        self.recorder.point(BEFORE, "embed", out)
+
     def _note(self, layer: int, name: str, out: Tensor) -> None:
         self.recorder.point(layer, name, out)
 
@@ -121,8 +128,18 @@ class KernelsTaps(Taps):
         self.recorder.point(layer, "topk_ids", ids.to(torch.int64), raw=ids)
         self.recorder.point(layer, "topk_weights", weights.to(torch.float32), raw=weights)
 
-    def _logits(self, out: Tensor) -> None:
+    def _logits(self, out: Tensor, args: tuple[Any, ...]) -> None:
+        self.recorder.point(AFTER, "head_input", args[0], keys=self._scored)
         self.recorder.point(AFTER, "logits", out, keys=self._scored)
+
+    def _logprob(self, out: Tensor) -> None:
+        """In hashing this point is what the step reports."""
+        if self.recorder.target is not None:
+            self.recorder.point(AFTER, "logprob", out[:, None], raw=out, keys=self._scored)
+
+    def _packed(self, batch: Any) -> Any:
+        self.recorder.point(BEFORE, "positions", batch.positions)
+        return batch
 
     def _run(self, run: Any, batch: Any, sequences: Any, pad: bool, train: bool) -> Any:
         sizes = [len(sequences.whole(i)) for i in batch]
@@ -135,10 +152,4 @@ class KernelsTaps(Taps):
             parts.append(own)
         self._scored = np.concatenate([part[:-1] for part in parts])
         self.recorder.begin(np.concatenate(parts))
-        positions = np.concatenate([np.arange(len(part)) for part in parts])
-        self.recorder.point(BEFORE, "positions", torch.from_numpy(positions))
-        tokens = [
-            torch.tensor(sequences.whole(i) + [0] * (len(p) - n)) for i, p, n in zip(batch, parts, sizes, strict=True)
-        ]
-        self.recorder.point(BEFORE, "token_ids", torch.cat(tokens))
         return run(batch, sequences, pad, train)

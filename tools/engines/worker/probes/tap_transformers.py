@@ -50,6 +50,8 @@ class TransformersTaps(Taps):
         self.output(inner.norm, AFTER, "final_norm", _rows)
         self.traced(model.lm_head, AFTER)
         self.output(model.lm_head, AFTER, "logits", _rows)
+        if self.recorder.target is not None:
+            self._logprobs(sys.modules[type(self._engine)._forward.__module__])
 
     def _module(self, layer: int, name: str, module: Any) -> None:
         if name == "":
@@ -89,6 +91,20 @@ class TransformersTaps(Taps):
             return q, k
 
         self.replace(home, "apply_rotary_pos_emb", watched)
+
+    def _logprobs(self, home: Any) -> None:
+        """In hashing the point `logprob` is what the step reports; here its operators are noted."""
+        run = home._logprobs
+
+        def watched(logits: Tensor, row: int, start: int, sequences: Any, index: int) -> Any:
+            with self.tracing(AFTER):
+                out = run(logits, row, start, sequences, index)
+            first = len(sequences.prompt(index)) - 1
+            keys = np.stack([np.full(len(out), index), np.arange(first, first + len(out))], axis=1)
+            self.recorder.point(AFTER, "logprob", out[:, None], raw=out, keys=keys)
+            return out
+
+        self.replace(home, "_logprobs", watched)
 
     def _run(self, run: Any, batch: Any, sequences: Any, company: set[int], train: bool) -> Any:
         rows, columns = batch.tokens.shape

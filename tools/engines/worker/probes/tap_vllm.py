@@ -23,7 +23,7 @@ class VllmTaps(Taps):
         self._runner = _runner_of(engine._core)
         self._sequences: dict[str, int] = {}
         self._scheduled: dict[str, int] = {}
-        self._hidden: tuple[int, int] | None = None
+        self._scored: Any = None
 
     def install(self) -> None:
         self._watch_requests()
@@ -39,6 +39,7 @@ class VllmTaps(Taps):
         self.after(inner.norm, lambda out: self._norm(count - 1, "resid_post", AFTER, "final_norm", out))
         run = self._model.compute_logits
         self.replace(self._model, "compute_logits", lambda hidden, *rest: self._logits(run, hidden, *rest))
+        self._watch_logprobs()
         self.recorder.prepare = self._prepare
 
     def _module(self, layer: int, name: str, module: Any) -> None:
@@ -155,20 +156,27 @@ class VllmTaps(Taps):
         positions = kwargs.get("positions")
         if positions is None:
             positions = args[1]
-        flat = positions.reshape(-1).cpu().numpy() if positions.ndim == 1 else positions[0].cpu().numpy()
         owners = [
             np.full(self._scheduled[name], self._sequence(name), np.int64)
             for name in self._runner.input_batch.req_ids
             if self._scheduled.get(name)
         ]
         rows = np.concatenate([np.empty(0, np.int64), *owners])
-        keys = np.stack([rows, flat[: len(rows)].astype(np.int64)], axis=1) if len(rows) else np.empty((0, 2), np.int64)
+        keys = np.stack([rows, self._places()], axis=1) if len(rows) else np.empty((0, 2), np.int64)
         self._ends = np.cumsum([len(o) for o in owners]) - 1 if owners else np.empty(0, np.int64)
         self.recorder.begin(keys)
         self.recorder.point(BEFORE, "positions", positions if positions.ndim == 1 else positions.t())
         tokens = kwargs.get("input_ids", args[0] if args else None)
         if tokens is not None:
             self.recorder.point(BEFORE, "token_ids", tokens.to(torch.int64))
+
+    def _places(self) -> Any:
+        """Each row's place in its sequence by the scheduler: the positions that the model is given may be wrong."""
+        batch = self._runner.input_batch
+        names = [name for name in batch.req_ids if self._scheduled.get(name)]
+        starts = [int(batch.num_computed_tokens_cpu[batch.req_id_to_index[name]]) for name in names]
+        parts = [np.arange(s, s + self._scheduled[n], dtype=np.int64) for s, n in zip(starts, names, strict=True)]
+        return np.concatenate(parts)
 
     def _sequence(self, name: str) -> int:
         found = self._sequences.get(name, self._sequences.get(name.rsplit("-", 1)[0], -1))
@@ -183,7 +191,32 @@ class VllmTaps(Taps):
             logits: Tensor = run(hidden, *rest)
         if keys is not None:
             self.recorder.point(AFTER, "logits", logits, keys=keys)
+        self._scored = keys
         return logits
+
+    def _watch_logprobs(self) -> None:
+        """In hashing the point `logprob` is what the step reports; here its operators are noted."""
+        sampler = getattr(self._runner, "sampler", None)
+        if sampler is None or self.recorder.target is None:
+            return
+        compute, gather = sampler.compute_logprobs, sampler.gather_logprobs
+
+        def computed(logits: Tensor) -> Tensor:
+            with self.tracing(AFTER):
+                made: Tensor = compute(logits)
+            return made
+
+        def gathered(logprobs: Tensor, num_logprobs: int, token_ids: Tensor) -> Any:
+            made = gather(logprobs, num_logprobs, token_ids)
+            if self._scored is not None and len(self._scored) == len(token_ids):
+                # vLLM counts ranks in a compiled function there: the gather alone is noted, and replay checks its bits.
+                with self.tracing(AFTER):
+                    own = logprobs.gather(-1, token_ids.to(torch.int64).unsqueeze(-1))
+                self.recorder.point(AFTER, "logprob", made.logprobs[:, :1], raw=own, keys=self._scored)
+            return made
+
+        self.replace(sampler, "compute_logprobs", computed)
+        self.replace(sampler, "gather_logprobs", gathered)
 
     def _head_keys(self, hidden: Tensor) -> Any:
         keys = self.recorder.keys

@@ -41,6 +41,18 @@ class Mark:
     at: int
     raw: Tensor
     canonical: Tensor
+    keys: Any = None
+
+
+def _for_rows(mark: Mark, forward: Any, rows: Any) -> Tensor:
+    """The mark's rows in the order of `rows`; all of them where one of these did not pass this point."""
+    keys = forward if mark.keys is None else mark.keys
+    if keys is rows:
+        return mark.canonical
+    at = {key: number for number, key in enumerate(map(tuple, keys.tolist())) if key[0] >= 0}
+    wanted = [at.get(key, -1) for key in map(tuple, rows.tolist())]
+    owned = [number >= 0 or key[0] < 0 for number, key in zip(wanted, rows.tolist(), strict=True)]
+    return mark.canonical[torch.tensor(wanted).clamp(min=0)] if all(owned) else mark.canonical
 
 
 class Tracer(TorchDispatchMode):
@@ -109,12 +121,13 @@ class Tracer(TorchDispatchMode):
         self.active = True
         return result
 
-    def mark(self, point: Point, raw: Tensor, canonical: Tensor) -> None:
+    def mark(self, point: Point, raw: Tensor, canonical: Tensor, keys: Any = None) -> None:
+        """`keys` int64 [R, 2]: of the rows of `canonical`, where they are not the forward's; more rows are padding."""
         name = self._names.get(id(raw)) or self._external(raw)
         self.paused += 1
         # A view made outside of the trace is not known; what the engine itself holds is compared then.
         shown = self._names.get(id(canonical), name)
-        self.marks[point] = Mark(name, shown, len(self.ops), copied(raw), canonical.detach().clone())
+        self.marks[point] = Mark(name, shown, len(self.ops), copied(raw), canonical.detach().clone(), keys)
         self.paused -= 1
 
     def _encode(self, op: str, value: Any) -> Any:
@@ -221,7 +234,10 @@ class Tracer(TorchDispatchMode):
         self.handlers[name] = [int(out.shape[-1]), size]
 
     def program(self, inputs: Sequence[Point], output: Point, keys: Any) -> Program | None:
-        """The operators from the marks of `inputs` (those that passed) to the mark of `output`."""
+        """The operators from the marks of `inputs` (those that passed) to the mark of `output`, whose rows count.
+
+        keys: of the forward's rows.
+        """
         if output not in self.marks:
             return None
         end = self.marks[output]
@@ -244,9 +260,10 @@ class Tracer(TorchDispatchMode):
             "batch_invariant": any(value.is_cuda for value in values.values()) and batch_invariant_mode(),
             "output": list(output),
         }
+        rows = keys if end.keys is None else end.keys
         names = {f"{layer}.{name}": mark.name for (layer, name), mark in given.items()}
-        canonical = {f"{layer}.{name}": mark.canonical for (layer, name), mark in passed.items()}
-        return Program(ops, names, end.shown, values, end.canonical, keys.tolist(), notes, canonical)
+        canonical = {f"{layer}.{name}": _for_rows(mark, keys, rows) for (layer, name), mark in passed.items()}
+        return Program(ops, names, end.shown, values, end.canonical, rows.tolist(), notes, canonical)
 
     def _stops(self, given: Mapping[Point, Mark]) -> dict[str, int]:
         return {self._root(mark.name): mark.at for mark in given.values()}
