@@ -45,3 +45,12 @@ def tiny(engine_python: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     command = [engine_python, str(worker), str(path), "--family", "qwen3", "--layers", "2"]
     subprocess.run(command, check=True, capture_output=True, timeout=300)
     return path
+
+
+@pytest.fixture(scope="session")
+def checkpoints(engine_python: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`dense` and `sparse`, both of two layers: what the lab's engines are started on."""
+    path = tmp_path_factory.mktemp("checkpoints")
+    command = [engine_python, str(HERE / "injector" / "checkpoints.py"), str(path)]
+    subprocess.run(command, check=True, capture_output=True, timeout=300)
+    return path

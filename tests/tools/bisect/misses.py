@@ -1,0 +1,117 @@
+"""Run by the engine's interpreter: each kind of fault that the injector once found named wrong, or not at all.
+
+As in cases.py: two ways to compute one operator, and what the product's experiments say of them, as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import torch
+from cases import ROWS, said
+from torch.nn import functional as F
+
+
+def permuted(x: Any, order: Any, table: Any) -> Any:
+    return x[:, order] @ table.t()
+
+
+def halves(x: Any, weight: Any) -> Any:
+    half = x.shape[1] // 2
+    return F.linear(x[:, :half], weight[:, :half].contiguous()) + F.linear(x[:, half:], weight[:, half:].contiguous())
+
+
+def shares(x: Any, tables: list[Any], order: tuple[int, ...]) -> Any:
+    size = x.shape[1] // len(tables)
+    parts = [F.linear(x[:, i * size : (i + 1) * size], table) for i, table in enumerate(tables)]
+    total = parts[order[0]]
+    for number in order[1:]:
+        total = total + parts[number]
+    return total
+
+
+def autocast(x: Any, weight: Any) -> Any:
+    return F.linear(x.to(torch.bfloat16), weight).float()
+
+
+def rope(x: Any, positions: Any, table: Any, *, shift: int = 0, pairs: bool = False) -> Any:
+    cos, sin = table.index_select(0, positions + shift if shift else positions).chunk(2, -1)
+    if pairs:
+        even, odd = x[:, ::2], x[:, 1::2]
+        return torch.stack([even * cos - odd * sin, odd * cos + even * sin], -1).flatten(-2)
+    low, high = x.chunk(2, -1)
+    return torch.cat([low * cos - high * sin, high * cos + low * sin], -1)
+
+
+def attend(q: Any, k: Any, v: Any, *, window: int = 0, scale: float = 1.0) -> Any:
+    seen = torch.ones(ROWS, ROWS, dtype=torch.bool).tril()
+    seen = seen.triu(1 - window) if window else seen
+    scores = (q @ k.t() * (scale * q.shape[1] ** -0.5)).masked_fill(~seen, float("-inf"))
+    return scores.softmax(-1) @ v
+
+
+def race(x: Any, weight: Any) -> Any:
+    parts = torch.stack([F.linear(x * (torch.arange(x.shape[1]) % 2 == i), weight) for i in range(2)])
+    third = F.linear(x, weight * 1e-3)
+    first, second = parts[torch.randperm(2)]
+    return (first + third) + second
+
+
+def routed(logits: Any, ids: Any, *, plain: bool) -> Any:
+    picked = logits.softmax(-1).gather(-1, ids)
+    return picked if plain else picked / picked.sum(-1, keepdim=True)
+
+
+def main() -> None:
+    torch.manual_seed(0)
+    x, square = torch.randn(ROWS, 256), torch.randn(64, 256)
+    order = torch.arange(255, -1, -1)
+    tables = [torch.randn(64, 64).bfloat16() for _ in range(4)]
+    q, positions = torch.randn(ROWS, 64), torch.arange(ROWS)
+    angle = torch.arange(64)[:, None] / 10000 ** (torch.arange(32) / 32)
+    table = torch.cat([angle.cos(), angle.sin()], -1)
+    k, v = torch.randn(ROWS, 64), torch.randn(ROWS, 64)
+    qkv = {"q": q, "k": k, "v": v}
+    ids, embedding = torch.arange(3, 3 + ROWS)[:, None], torch.randn(50, 64)
+    logits = torch.randn(ROWS, 8)
+    chosen = logits.topk(2).indices
+    results = {
+        "a weight kept in another order": said(
+            "linear", lambda x, w: x @ w.t(), lambda x, w: permuted(x, order, w), {"x": x}, square,
+            other=(square[:, order].contiguous(),),
+        ),
+        "shares of ranks in another order": said(
+            "linear", lambda x, t: shares(x, t, (0, 1, 2, 3)), lambda x, t: shares(x, t, (3, 2, 1, 0)),
+            {"x": x.bfloat16()}, tables,
+        ),
+        "autocast left on": said(
+            "linear", F.linear, autocast, {"x": x}, square.bfloat16().float(), other=(square.bfloat16(),)
+        ),
+        "positions shifted inside": said(
+            "rope", rope, lambda x, p, t: rope(x, p, t, shift=1), {"k_norm": q, "positions": positions}, table
+        ),
+        "pairs turned for halves": said(
+            "rope", rope, lambda x, p, t: rope(x, p, t, pairs=True), {"k_norm": q, "positions": positions}, table
+        ),
+        "a window in the mask": said("attention", attend, lambda q, k, v: attend(q, k, v, window=4), qkv),
+        "another scale of the scores": said("attention", attend, lambda q, k, v: attend(q, k, v, scale=1.25), qkv),
+        "the next row of the embedding": said(
+            "embedding", lambda i, t: F.embedding(i[:, 0], t), lambda i, t: F.embedding(i[:, 0] + 1, t),
+            {"token_ids": ids}, embedding,
+        ),
+        "a race between few": said("linear", lambda x, w: halves(x, w), race, {"x": x}, square),
+        "routing weights not renormalised": said(
+            "topk", lambda s, i: routed(s, i, plain=False), lambda s, i: routed(s, i, plain=True),
+            {"router_logits": logits, "topk_ids": chosen},
+        ),
+        "the same result, then scaled": said(
+            "own", lambda x: x.cumsum(-1), lambda x: x.cumsum(-1) * 1.5, {"x": x}
+        ),
+    }  # fmt: skip
+    sys.stdout.write(json.dumps(results, allow_nan=False))
+
+
+if __name__ == "__main__":
+    main()
