@@ -121,3 +121,7 @@ def _leave_quietly_on_closed_pipe() -> None:
     """`bitgate evidence | head` ends as other commands do, without a traceback."""
     if os.name == "posix" and not sys.stdout.isatty():
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+
+
+if __name__ == "__main__":
+    main()

@@ -145,6 +145,18 @@ def test_init_asks_for_nothing_without_a_terminal_and_replaces_nothing(bitgate: 
     assert (project / "kept").read_text(encoding="utf-8") == before
 
 
+@pytest.mark.parametrize("words", [("--help",), ("verify",), ("no-such-command",)])
+def test_the_module_of_the_command_is_the_command(
+    bitgate: Any, server_env: dict[str, str], project: Path, words: tuple[str, ...]
+) -> None:
+    line = [sys.executable, "-m", "bitgate.server.cli", "--project", str(project), *words]
+    done = subprocess.run(line, env=server_env, capture_output=True, encoding="utf-8", timeout=60, check=False)
+    same = bitgate(*words)
+
+    assert (done.returncode, done.stdout, done.stderr) == (same.returncode, same.stdout, same.stderr)
+    assert done.stdout + done.stderr
+
+
 def test_a_closed_pipe_ends_quietly(spawn: Any, bitgate: Any, server_env: dict[str, str], project: Path) -> None:
     bitgate("call", "run_probe")
     line = f"{sys.executable} -m bitgate.server --project {project} evidence | true"
