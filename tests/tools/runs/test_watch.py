@@ -1,4 +1,4 @@
-"""The watch of a supervisor whose main thread is deep in C code."""
+"""The watch of a supervisor whose main thread is deep in C code; how a guard waits for the dead."""
 
 from __future__ import annotations
 
@@ -30,3 +30,30 @@ def test_a_supervisor_that_holds_the_interpreter_lock_ends_itself_and_says_where
     )
     assert (done.returncode, done.stdout) == (1, "alive\n")
     assert "Timeout" in done.stderr and "<module>" in done.stderr
+
+
+REAPS = """
+import os, signal
+from bitgate.tools.engines.worker.processes import reap
+
+os.listdir = None  # a guard asks twice a second: nobody reads /proc, long on a large host
+assert reap() == {}, "a process without children"
+reading, writing = os.pipe()
+pids = []
+for number in range(3):
+    pids.append(os.fork())
+    if pids[-1] == 0:
+        os.close(writing)
+        os.read(reading, 1) if number == 2 else os._exit(number + 7)
+        os._exit(0)
+for pid in pids[:2]:
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+assert {pid: os.waitstatus_to_exitcode(status) for pid, status in reap().items()} == {pids[0]: 7, pids[1]: 8}
+assert reap() == {}, "the third one lives"
+os.close(writing)
+"""
+
+
+def test_the_dead_are_waited_for_and_the_living_are_left_alone() -> None:
+    done = subprocess.run([sys.executable, "-c", REAPS], capture_output=True, text=True, timeout=30)
+    assert done.returncode == 0, done.stderr

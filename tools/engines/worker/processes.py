@@ -61,15 +61,12 @@ def descendants(root: int, processes: dict[int, tuple[int, str]] | None = None) 
     return [pid for pid in found if processes[pid][1] not in ("Z", "X")]
 
 
-def reap(skip: Collection[int] = ()) -> dict[int, int]:
-    """Wait for the dead children of this process, except those in `skip`; pid -> wait status."""
-    me, statuses = os.getpid(), {}
-    for pid, (parent, state) in table().items():
-        if parent == me and state == "Z" and pid not in skip:
-            with suppress(ChildProcessError):
-                done, status = os.waitpid(pid, os.WNOHANG)
-                if done:
-                    statuses[pid] = status
+def reap() -> dict[int, int]:
+    """Wait for the dead children of this process; pid -> wait status. Reads nothing of /proc, long on a large host."""
+    statuses = {}
+    with suppress(ChildProcessError):
+        while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+            statuses[ended[0]] = ended[1]
     return statuses
 
 
