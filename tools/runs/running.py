@@ -41,6 +41,7 @@ class SupervisedRun:
         self.run_id, self.folder, self.project, self.artifacts = run_id, folder.path, project, artifacts
         self._files, self._limits, self._elsewhere = folder, limits, elsewhere
         self._note = ProgressNote(done=0.0, total=None, message="starting")
+        self._written: ProgressNote | None = None
         self._written_at = float("-inf")
 
     async def progress(self, done: float, total: float | None, message: str) -> None:
@@ -70,6 +71,6 @@ class SupervisedRun:
 
     def _write(self, note: ProgressNote, *, always: bool) -> None:
         now = time.monotonic()
-        if always or now - self._written_at >= INTERVAL_S:
-            self._written_at = now
+        if always or (note != self._written and now - self._written_at >= INTERVAL_S):
+            self._written, self._written_at = note, now
             self._files.write_progress(note)
