@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,15 +19,16 @@ from bitgate.tools.config.sides import Model, Side
 from bitgate.tools.config.workloads import TokenSequence
 from bitgate.tools.engines.jobs import Load, Sampling
 from bitgate.tools.engines.worker.files import write_json
-from bitgate.tools.engines.worker.load.turns import FOLDER
+from bitgate.tools.engines.worker.load.turns import FOLDER, LOOK_S, pause_after
 from bitgate.tools.errors import WorkerError
 from bitgate.tools.runs.results import JobResult, rank_name
 
 if TYPE_CHECKING:
     from bitgate.tools.runs.context import RunContext, SideToRun
 
-LOOK_S: Final = 0.02
 MOST_ROUNDS: Final = 50
+LOOK_FROM: Final = 0.8
+"""Share of the side's shortest turn, before which nobody looks whether the next one is over."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,8 @@ def planned(blocks: int, null_blocks: int, warm_up: int, seed: int) -> list[Call
 
 
 _ARMS: Final[tuple[Arm, Arm]] = ("a", "b")
+_ALONE: Final = ("warm_up", "profile")
+"""Phases whose turns are one round, and whose time says nothing of other turns."""
 
 
 def _arm(letter: str) -> Arm:
@@ -68,7 +72,7 @@ class Server(Protocol):
     @property
     def samples(self) -> Path: ...
 
-    async def turn(self, number: int, call: Call, rounds: int, of: int) -> None: ...
+    async def turn(self, number: int, call: Call, rounds: int, of: int, expected_s: float) -> None: ...
 
     async def end(self, number: int) -> None: ...
 
@@ -91,13 +95,16 @@ async def conduct(
 
     Raises: WorkerError `bad_result` when a side left a sample that cannot be read.
     """
-    score = Score()
+    score, shortest = Score(), dict[Server, float]()
     for number, call in enumerate(calls):
         if call.phase != "warm_up" and score.rounds == 1:
             score.rounds = rounds_for([turn for turn in score.turns if turn.phase == "warm_up"], turn_s)
         server = servers[call.engine]
-        await server.turn(number, call, 1 if call.phase in ("warm_up", "profile") else score.rounds, len(calls))
-        score.turns.append(await run_sync(_sample, server.samples, number, call))
+        rounds = 1 if call.phase in _ALONE else score.rounds
+        await server.turn(number, call, rounds, len(calls), 0.0 if call.phase in _ALONE else shortest.get(server, 0.0))
+        score.turns.append(turn := await run_sync(_sample, server.samples, number, call))
+        if call.phase not in _ALONE:
+            shortest[server] = min(turn.record.seconds, shortest.get(server, turn.record.seconds))
         if on_turn is not None:
             await on_turn(number + 1, call)
     for server in dict.fromkeys(servers.values()):
@@ -157,12 +164,14 @@ class WorkerSide:
         while self._folder is None or not self.samples.exists():  # noqa: ASYNC110
             await anyio.sleep(LOOK_S)
 
-    async def turn(self, number: int, call: Call, rounds: int, of: int) -> None:
+    async def turn(self, number: int, call: Call, rounds: int, of: int, expected_s: float) -> None:
         body: dict[str, object] = {"arm": self.arm, "rounds": rounds, "of": of, "profile": call.phase == "profile"}
         await run_sync(write_call, self.turns, number, body)
-        # A worker may be on another host: there is nothing to wait on but the file.
-        while self._folder is None or not (self.samples / f"turn-{number:05d}.json").exists():  # noqa: ASYNC110
-            await anyio.sleep(LOOK_S)
+        # A worker may be on another host: there is nothing to wait on but the file, and looking for it costs the turn.
+        await anyio.sleep(LOOK_FROM * expected_s)
+        sample, began = self.samples / f"turn-{number:05d}.json", time.monotonic()
+        while not sample.exists():  # noqa: ASYNC110
+            await anyio.sleep(pause_after(time.monotonic() - began))
 
     async def end(self, number: int) -> None:
         if not (self.turns / f"{number:05d}.json").exists():

@@ -90,7 +90,7 @@ class HttpSide:
             )
         return {"server": {"model": str(models[0]["id"]), "version": _version(version)}, "platform": "unknown"}
 
-    async def turn(self, number: int, call: Call, rounds: int, of: int) -> None:
+    async def turn(self, number: int, call: Call, rounds: int, of: int, expected_s: float) -> None:
         await run_sync(self._turn, number, call, rounds)
 
     async def end(self, number: int) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -16,12 +15,14 @@ from safetensors.numpy import save_file
 
 from ..engine import Engine, EngineError, Step
 from ..files import write_json
+from ..processes import pause
 from ..provenance.devices import transport
 from ..provenance.process import image, mapped_files
 from ..sequences import Sequences
 from .machine import Machine
 
 LOOK_S = 0.02
+LONGEST_LOOK_S = 0.25
 FOLDER = "load"
 
 
@@ -77,12 +78,17 @@ def serve_turns(
 
 def _next(folder: str, number: int) -> dict[str, Any]:
     """The call of this number; waits for it. The guard ends this process when the run is over without an end."""
-    path, waiting = os.path.join(folder, f"{number:05d}.json"), threading.Event()
+    path, began = os.path.join(folder, f"{number:05d}.json"), time.monotonic()
     while not os.path.exists(path):
-        waiting.wait(LOOK_S)
+        pause(pause_after(time.monotonic() - began))
     with open(path, encoding="utf-8") as file:
         call: dict[str, Any] = json.load(file)
     return call
+
+
+def pause_after(waited_s: float) -> float:
+    """Seconds until the next look, a quarter of those waited so far: each look is taken from the side that works."""
+    return min(LONGEST_LOOK_S, max(LOOK_S, waited_s / 4))
 
 
 def _turn(serve: Callable[..., Any], work: Work, number: int, call: dict[str, Any], out: str) -> None:
@@ -104,10 +110,10 @@ def _turn(serve: Callable[..., Any], work: Work, number: int, call: dict[str, An
 def rest(limit_s: float = 1.0) -> None:
     """Until this process's threads sleep: OpenMP's spin on after their work (KMP_BLOCKTIME, 200 ms), and the other
     side's turn would pay for it."""
-    waiting, until = threading.Event(), time.monotonic() + limit_s
+    until = time.monotonic() + limit_s
     while time.monotonic() < until:
         used = time.process_time()
-        waiting.wait(LOOK_S)
+        pause(LOOK_S)
         if time.process_time() - used < LOOK_S / 10:
             return
 

@@ -58,24 +58,26 @@ def watched(llm_engine: Any, running: dict[str, Served]) -> Iterator[Callable[[]
     """Notes when tokens leave the core, before vLLM makes outputs of them: one append a token, no output a token."""
     core, clock = llm_engine.engine_core, time.perf_counter
     own = core.get_output
+    known: dict[str, Served] = {}
 
     def get_output() -> Any:
         made = own()
         now = clock()
         for output in made.outputs:
-            served = running.get(_external(output.request_id))
+            served = known.get(output.request_id) or _found(output.request_id)
             if served is not None:
                 served.token_times.extend([now] * len(output.new_token_ids))
         return made
 
     names = getattr(llm_engine, "output_processor", None)
 
-    def _external(request_id: str) -> str:
+    def _found(request_id: str) -> Served | None:
         """vLLM may add a suffix of its own to a request's name inside the core."""
-        if request_id in running or names is None:
-            return request_id
-        state = names.request_states.get(request_id)
-        return str(getattr(state, "external_req_id", request_id))
+        state = None if names is None else names.request_states.get(request_id)
+        served = running.get(request_id) or running.get(str(getattr(state, "external_req_id", request_id)))
+        if served is not None:
+            known[request_id] = served
+        return served
 
     core.get_output = get_output
     try:
