@@ -43,14 +43,14 @@ count = 8
 length = [5, 20]
 vocab = 900
 """
-BLOCKS = {"blocks": 3, "null_blocks": 3, "warm_up": 1, "turn_s": 0.3}
+BLOCKS = {"blocks": 3, "null_blocks": 3, "warm_up": 1, "turn_s": 0.2}
 
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory, engine_python: str) -> Project:
     root = tmp_path_factory.mktemp("speed")
     (root / "bitgate.toml").write_text(CONFIG.format(python=json.dumps(engine_python)), encoding="utf-8")
-    command = [engine_python, str(MAKER), str(root / "tiny"), "--layers", "2"]
+    command = [engine_python, str(MAKER), str(root / "tiny"), "--layers", "1"]
     subprocess.run(command, check=True, capture_output=True, timeout=120)
     return Project.load(root)
 

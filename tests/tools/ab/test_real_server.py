@@ -13,11 +13,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import anyio
 import pytest
 from between import standing_between
-from mcp.client import Client
-from mcp.client.stdio import StdioServerParameters
+from mcp_run import follow
 
 pytestmark = pytest.mark.engine
 MAKER = Path(__file__).parents[3] / "tools" / "engines" / "worker" / "tiny_model.py"
@@ -52,7 +50,7 @@ WORDS = ("blocks=3", "null_blocks=2", "warm_up=1", "turn_s=0")
 def project(tmp_path_factory: pytest.TempPathFactory, engine_python: str) -> Iterator[Path]:
     """One vLLM server on this CPU, started as a user would, and somebody between it and its clients."""
     root = tmp_path_factory.mktemp("served")
-    command = [engine_python, str(MAKER), str(root / "tiny"), "--layers", "2"]
+    command = [engine_python, str(MAKER), str(root / "tiny"), "--layers", "1"]
     subprocess.run(command, check=True, capture_output=True, timeout=120)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -104,14 +102,16 @@ def codes(answer: dict[str, Any]) -> dict[str, str]:
 
 
 def test_a_server_against_itself_runs_at_one_and_its_samples_are_whole(project: Path) -> None:
-    answer = call(project, "side=served", "other=served", "blocks=6", "warm_up=1", "turn_s=0.2")
-    assert answer["verdict"] == "pass", answer
+    answer = call(project, "side=served", "other=served", "blocks=3", "warm_up=1", "turn_s=0.2")
     assert answer["grade"] == "attested"
     figures = answer["figures"]
-    assert (figures["pairs"], figures["method"]) == (12, "sign_flip")
-    assert figures["ratio_low"] <= 1.0 <= figures["ratio_high"]
+    assert (figures["pairs"], figures["method"]) == (6, "t_on_blocks")
+    # By chance one null run in twenty does not hold 1, and is then not called a pass.
+    biased = not figures["ratio_low"] <= 1.0 <= figures["ratio_high"]
+    assert set(codes(answer)) == ({"null_run_biased"} if biased else set()), answer
+    assert answer["verdict"] == ("inconclusive" if biased else "pass")
     served = figures["served (a)"]
-    assert served["tokens"] == 12 * figures["rounds_per_turn"] * REQUESTS * TOKENS
+    assert served["tokens"] == 6 * figures["rounds_per_turn"] * REQUESTS * TOKENS
     assert 0 < served["ttft_ms"]["p50"] <= served["ttft_ms"]["p99"] and served["itl_ms"]["p50"] > 0
 
 
@@ -137,39 +137,12 @@ def test_a_server_that_stops_early_voids_the_run_however_fast_it_is(project: Pat
 
 def test_a_server_that_is_slower_fails_and_a_real_mcp_client_follows_the_run(project: Path) -> None:
     """`running` and get_run, progress that grows, and an answer below 10 kB."""
-    answer, notes = anyio.run(over_mcp, project)
-    assert answer["verdict"] == "fail", answer
+    asked = {"side": "slow", "other": "served", "blocks": 3, "null_blocks": 3, "warm_up": 1, "turn_s": 0.2}
+    run = follow(project, "ab_benchmark", asked)
+    assert run.end["verdict"] == "fail", run.end
     # By chance one null run in twenty does not hold 1.
-    assert "slower" in codes(answer) and set(codes(answer)) <= {"slower", "null_run_biased"}
-    assert answer["figures"]["ratio_high"] < 1 and answer["figures"]["claim"] == "slower"
-    turns = 2 * 1 + 4 * 3 + 4 * 4
-    assert notes[-1] <= turns and notes == sorted(set(notes)) and len(notes) > 2
-
-
-async def over_mcp(project: Path) -> tuple[dict[str, Any], list[float]]:
-    notes: list[float] = []
-
-    async def on_progress(done: float, total: float | None, message: str | None) -> None:
-        notes.append(done)
-
-    parameters = StdioServerParameters(
-        command=sys.executable, args=arguments(project, "serve"), env=dict(os.environ), cwd=str(project)
-    )
-    asked = {"side": "slow", "other": "served", "blocks": 4, "null_blocks": 3, "warm_up": 1, "turn_s": 0.2}
-    with anyio.fail_after(240):
-        async with Client(parameters) as client:
-            first = await answered(client, "ab_benchmark", {**asked, "wait_s": 0.5}, on_progress)
-            assert (first["state"], first.get("verdict")) == ("running", None)
-            assert first["run_id"] in first["next"]
-            while (answer := await answered(client, "get_run", {"run_id": first["run_id"], "wait_s": 20}, on_progress))[
-                "state"
-            ] == "running":
-                assert answer["progress"]["total"] == 2 + 12 + 16
-            return answer, notes
-
-
-async def answered(client: Client, tool: str, body: dict[str, Any], on_progress: Any) -> dict[str, Any]:
-    result = await client.call_tool(tool, body, progress_callback=on_progress)
-    assert not result.is_error and isinstance(result.structured_content, dict), result.content
-    assert len(result.model_dump_json(by_alias=True, exclude_none=True)) < 10_000
-    return result.structured_content
+    assert "slower" in codes(run.end) and set(codes(run.end)) <= {"slower", "null_run_biased"}
+    assert run.end["figures"]["ratio_high"] < 1 and run.end["figures"]["claim"] == "slower"
+    turns = 2 * 1 + 4 * 3 + 4 * 3
+    assert all(answer["progress"]["total"] == turns for answer in run.answers[1:-1])
+    assert len(run.notes) > 2 and run.notes[-1] <= turns
