@@ -21,11 +21,12 @@ from torch import Tensor
 from bitgate.tools.engines.worker.probes.experiments.case import Case
 from bitgate.tools.engines.worker.probes.held import Checkpoint, read_held
 from bitgate.tools.engines.worker.probes.lean import lean
-from bitgate.tools.engines.worker.probes.narrow import narrowed
+from bitgate.tools.engines.worker.probes.narrow import _candidates, narrowed
 from bitgate.tools.engines.worker.probes.program import Op, Program
 from bitgate.tools.engines.worker.probes.recorder import Recorder
 from bitgate.tools.engines.worker.probes.repro import shrunk, write_repro
 from bitgate.tools.engines.worker.probes.rows import same_bits, shared_rows
+from bitgate.tools.engines.worker.probes.shrink import with_rows
 from bitgate.tools.engines.worker.probes.stored import load_program, save_programs
 from bitgate.tools.engines.worker.probes.tracer import Tracer
 
@@ -113,6 +114,12 @@ def rows(folder: Path) -> Facts:
     keys = np.stack([np.where(np.arange(1000) < 900, 0, -1), np.arange(1000)], axis=1)
     padded = traced(lambda x, w: x @ w, x, w, keys=keys)
     yield "all rows where some belong to nobody", lean(padded, 0, 700) is padded
+    square = traced(lambda x, w: x @ w, whole(128, 128), w[:, :8].repeat(4, 1))
+    own = [Op("own.kernel.default", [{"t": "v1"}], {}, [None]), *square.ops]
+    yield (
+        "never rows that may be columns, where a kernel would not notice",
+        with_rows(replace(square, ops=own), [0]) is None,
+    )
     yield "all rows of a small forward", lean(small := traced(lambda x: x + 1, x[:40]), 0, 3) is small
 
 
@@ -133,6 +140,9 @@ def columns(folder: Path) -> Facts:
             same_bits(made[0], a.expected[:, 256:320])
             and not same_bits(made[0][row : row + 1], made[1][row : row + 1]),
         )
+    custom = Op("own.kernel.default", [{"t": a.ops[0].outs[0]}], {}, [None])
+    unknown = [replace(p, ops=[*p.ops, custom]) for p in (a, b)]
+    yield "nothing that a kernel reads which would not notice", list(_candidates(unknown[0], width)) == []
     soft = [traced(lambda x, w: (x @ w.t()).softmax(-1), x, weight) for weight in (w, other)]
     kept = narrowed(soft[0], row, soft[1], row)
     yield "all of them where one column's bits depend on the others", kept[0] is soft[0] and kept[1] is soft[1]

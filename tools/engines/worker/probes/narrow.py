@@ -15,7 +15,7 @@ from torch import Tensor
 from .group import one_group
 from .program import Op, Program, tensors_of
 from .rows import bits, rows_of, same_bits
-from .shrink import resized
+from .shrink import only_torch, resized
 
 FEWEST, STEP = 64, 4
 LEAST = 1 << 16
@@ -60,24 +60,37 @@ def _gives(cut: Program, row: int, wanted: Tensor) -> bool:
 
 
 def _candidates(program: Program, width: int) -> Iterator[tuple[str, int]]:
-    """Large constants of two dimensions of which one is the output's, and which of the two it is."""
+    """Large constants of two dimensions of which one is the output's, and which of the two it is.
+
+    Kernels that are not torch's do not check sizes: of what they read, only a packed weight's outputs can be cut.
+    """
     for name, value in program.values.items():
         large = value.ndim == 2 and value.numel() * value.element_size() >= LEAST
-        if large and name not in program.inputs.values():
-            yield from ((name, axis) for axis in (0, 1) if value.shape[axis] == width)
+        if not large or name in program.inputs.values():
+            continue
+        handler = name in program.notes.get("handlers", {})
+        if handler or only_torch(_touched(program, name)[0]):
+            yield from ((name, axis) for axis in ((0,) if handler else (0, 1)) if value.shape[axis] == width)
+
+
+def _touched(program: Program, name: str) -> tuple[list[Op], set[str]]:
+    """The operators that read the constant or what is made of it, and the tensors that these make."""
+    touched, ops = {name}, []
+    for op in program.ops:
+        if touched & set(tensors_of(op)):
+            touched |= _made(op)
+            ops.append(op)
+    return ops, touched
 
 
 def _with_columns(program: Program, name: str, axis: int, width: int, kept: slice) -> Program:
     """The constant cut along `axis`, and sizes in what is made of it."""
     value, size = program.values[name], kept.stop - kept.start
     values = {**program.values, name: _copied(value.narrow(axis, kept.start, size), value)}
-    touched = {name}
-    for op in program.ops:
-        read = set(tensors_of(op))
-        if touched & read:
-            touched |= _made(op)
-            # A bias beside the weight.
-            values |= {n: v[kept] for n, v in values.items() if n in read and v.shape == (width,)}
+    readers, touched = _touched(program, name)
+    read = {tensor for op in readers for tensor in tensors_of(op)}
+    # A bias beside the weight.
+    values |= {n: v[kept] for n, v in values.items() if n in read and v.shape == (width,)}
     ops = [replace(op, args=resized(op.args, width, size)) if touched & _made(op) else op for op in program.ops]
     handlers = dict(program.notes.get("handlers", {}))
     if name in handlers:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -18,6 +18,8 @@ def with_rows(program: Program, rows: list[int]) -> Program | None:
     count = len(program.rows)
     if count < 2 or any(op.name.split(".")[1].startswith("cpu_attention") for op in program.ops):
         return None
+    if not only_torch(program.ops) and _ambiguous(program, count):
+        return None
     index = torch.tensor(rows)
     values = {n: _picked(v, count, index) for n, v in program.values.items()}
     ops = [Op(op.name, resized(op.args, count, len(rows)), op.kwargs, op.outs, op.writes) for op in program.ops]
@@ -25,6 +27,19 @@ def with_rows(program: Program, rows: list[int]) -> Program | None:
     canonical = {n: t[index] for n, t in program.canonical.items()}
     kept = [program.rows[r] for r in rows]
     return Program(ops, program.inputs, program.output, values, expected, kept, program.notes, canonical)
+
+
+def only_torch(ops: Sequence[Op]) -> bool:
+    """torch refuses sizes that do not fit; other kernels read and write beyond a tensor's end, or end the process."""
+    return all(op.name.startswith("aten.") for op in ops)
+
+
+def _ambiguous(program: Program, count: int) -> bool:
+    """Some size that is not the number of rows happens to be the same number, and would be cut as if it were."""
+    shapes = [list(value.shape) for value in program.values.values()]
+    given = [arg for op in program.ops for arg in op.args if isinstance(arg, list)]
+    inner = [size for sizes in (*shapes, *given) for size in sizes[2 if sizes[:1] == [1] and len(sizes) > 2 else 1 :]]
+    return count in inner or any(count in sizes for sizes in program.notes.get("handlers", {}).values())
 
 
 def _picked(value: Tensor, count: int, index: Tensor) -> Tensor:
