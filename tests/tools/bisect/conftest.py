@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[3]
 HERE = Path(__file__).parent
 
+sys.path.insert(0, str(ROOT / "tests" / "kits"))
 Script = Callable[..., str]
 
 

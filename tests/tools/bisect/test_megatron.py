@@ -5,15 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import anyio
 import pytest
+from tool_runs import evidence_of
 
-from bitgate.store import Store
 from bitgate.store.records import Evidence
 from bitgate.tools.bisect_layer import BisectRequest
 from bitgate.tools.config.project import Project
 from bitgate.tools.run_compare import CompareRequest
-from bitgate.tools.runs.control import start_run, wait_run
 
 pytestmark = pytest.mark.engine
 
@@ -54,17 +52,6 @@ vocab = 200
 """
     (root / "bitgate.toml").write_text(text, encoding="utf-8")
     return Project.load(root)
-
-
-def evidence_of(project: Project, tool: str, request: Any) -> Evidence:
-    async def to_end() -> Any:
-        started = await start_run(project, tool, request, actor="tester")
-        return await wait_run(project, started.id, 500)
-
-    ended = anyio.run(to_end)
-    with Store.open(project.ledger) as store:
-        assert ended.evidence_id is not None, ended.error
-        return store.get_evidence(ended.evidence_id)
 
 
 def bisected(project: Project, side: str, sequences: int = 3) -> tuple[Evidence, Any]:

@@ -11,14 +11,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import anyio
 import pytest
+from tool_runs import evidence_of
 
-from bitgate.store import Store
 from bitgate.store.records import Evidence
 from bitgate.tools.bisect_layer import BisectRequest
 from bitgate.tools.config.project import Project
-from bitgate.tools.runs.control import start_run, wait_run
 
 pytestmark = pytest.mark.engine
 
@@ -74,21 +72,11 @@ def bisected(engine_python: str, tiny: Path, tmp_path_factory: pytest.TempPathFa
             side, workload = {"batch": ("rollout", "mixed"), "phase": ("wide", "tail")}[check]
             given = {"check": check, "side": side, "workload": workload}
             options = {side: {"batch_invariant": invariant}}
-            made[check, invariant] = evidence_of(project, BisectRequest.model_validate(given | {"options": options}))
+            request = BisectRequest.model_validate(given | {"options": options})
+            made[check, invariant] = evidence_of(project, "bisect_layer", request)
         return made[check, invariant]
 
     return of
-
-
-def evidence_of(project: Project, request: BisectRequest) -> Evidence:
-    async def to_end() -> Any:
-        started = await start_run(project, "bisect_layer", request, actor="tester")
-        return await wait_run(project, started.id, 500)
-
-    ended = anyio.run(to_end)
-    with Store.open(project.ledger) as store:
-        assert ended.evidence_id is not None, ended.error
-        return store.get_evidence(ended.evidence_id)
 
 
 def is_the_split(found: Evidence) -> None:

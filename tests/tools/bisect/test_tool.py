@@ -6,17 +6,15 @@ import json
 from pathlib import Path
 from typing import Any
 
-import anyio
 import pytest
 from pydantic import ValidationError
+from tool_runs import evidence_of
 
-from bitgate.store import Store
 from bitgate.store.records import Evidence
 from bitgate.tools.bisect_layer import BisectRequest, plan
 from bitgate.tools.config.project import Project
 from bitgate.tools.errors import RequestError
 from bitgate.tools.registry import TOOLS
-from bitgate.tools.runs.control import start_run, wait_run
 
 OWN = Path(__file__).parent / "own_trainer.py"
 WORKLOAD = """
@@ -51,15 +49,8 @@ def project(tmp_path: Path, engine_python: str, tiny: Path) -> Project:
     return project_of(tmp_path, engine_python, tiny)
 
 
-def evidence_of(project: Project, **request: Any) -> Evidence:
-    async def to_end() -> Any:
-        started = await start_run(project, "bisect_layer", BisectRequest(**request), actor="tester")
-        return await wait_run(project, started.id, 500)
-
-    ended = anyio.run(to_end)
-    with Store.open(project.ledger) as store:
-        assert ended.evidence_id is not None, ended.error
-        return store.get_evidence(ended.evidence_id)
+def bisected(project: Project, **request: Any) -> Evidence:
+    return evidence_of(project, "bisect_layer", BisectRequest(**request))
 
 
 def test_the_tool_is_registered_under_its_name() -> None:
@@ -82,7 +73,7 @@ def test_a_side_against_itself_is_refused_before_anything_runs(tmp_path: Path) -
 
 @pytest.mark.engine
 def test_a_norm_that_casts_late_is_named_in_two_trainers_of_the_users_own(project: Project) -> None:
-    found = evidence_of(project, check="rollout_vs_trainer", side="own", trainer="late")
+    found = bisected(project, check="rollout_vs_trainer", side="own", trainer="late")
     cause: Any = found.figures["first_cause"]
     assert (found.verdict, cause["point"], cause["class"]) == ("fail", "layers.1.mlp_norm", "precision"), found.summary
     assert cause["points_before_equal"] > 10
@@ -94,10 +85,10 @@ def test_a_norm_that_casts_late_is_named_in_two_trainers_of_the_users_own(projec
 
 @pytest.mark.engine
 def test_vllm_and_the_trainer_of_its_kernels_are_clean_and_transformers_is_not(project: Project) -> None:
-    clean = evidence_of(project, check="rollout_vs_trainer", side="rollout", trainer="trainer")
+    clean = bisected(project, check="rollout_vs_trainer", side="rollout", trainer="trainer")
     assert (clean.verdict, clean.reasons) == ("pass", ()), clean.summary
     assert clean.figures["bytes_recorded"] == 0
-    other = evidence_of(project, check="rollout_vs_trainer", side="rollout", trainer="transformers")
+    other = bisected(project, check="rollout_vs_trainer", side="rollout", trainer="transformers")
     cause: Any = other.figures["first_cause"]
     assert other.verdict == "fail"
     assert cause["class"] in ("precision", "reduction_order", "unknown"), cause

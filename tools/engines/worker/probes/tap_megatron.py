@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from ..engines.megatron_weights import split_heads
-from .taps import AFTER, BEFORE, Taps, first, layers_of
+from .taps import AFTER, BEFORE, Taps, first, keys_of, layers_of
 
 OUTPUTS = {
     "": "resid_post",
@@ -109,13 +108,7 @@ class MegatronTaps(Taps):
         return tensor.reshape(len(self.recorder.keys), -1)
 
     def _run(self, run: Any, batch: Any, sequences: Any, company: set[int], train: bool) -> Any:
-        rows, columns = batch.tokens.shape
-        keys = np.full((rows, columns, 2), -1, np.int64)
-        for place in batch.places:
-            size = len(sequences.whole(place.sequence))
-            if place.sequence not in self._company:
-                keys[place.row, place.start : place.start + size, 0] = place.sequence
-                keys[place.row, place.start : place.start + size, 1] = np.arange(size)
+        keys = keys_of(batch, sequences, self._company)
         self.recorder.begin(keys.transpose(1, 0, 2).reshape(-1, 2))
         self.recorder.point(BEFORE, "positions", batch.positions.t().reshape(-1))
         self.recorder.point(BEFORE, "token_ids", batch.tokens.t().reshape(-1))

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .taps import AFTER, BEFORE, Taps, first, layers_of
+from .taps import AFTER, BEFORE, Taps, first, keys_of, layers_of
 
 INPUTS = {
     "input_layernorm": "resid_pre",
@@ -107,13 +107,7 @@ class TransformersTaps(Taps):
         self.replace(home, "_logprobs", watched)
 
     def _run(self, run: Any, batch: Any, sequences: Any, company: set[int], train: bool) -> Any:
-        rows, columns = batch.tokens.shape
-        keys = np.full((rows, columns, 2), -1, np.int64)
-        for place in batch.places:
-            size = len(sequences.whole(place.sequence))
-            if place.sequence not in self._company:
-                keys[place.row, place.start : place.start + size, 0] = place.sequence
-                keys[place.row, place.start : place.start + size, 1] = np.arange(size)
+        keys = keys_of(batch, sequences, self._company)
         self.recorder.begin(keys.reshape(-1, 2))
         self.recorder.point(BEFORE, "positions", batch.positions.reshape(-1))
         self.recorder.point(BEFORE, "token_ids", batch.tokens.reshape(-1))

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -20,6 +21,17 @@ BEFORE, AFTER = -1, 1 << 20
 
 def first(value: Any) -> Any:
     return value[0] if isinstance(value, tuple | list) else value
+
+
+def keys_of(batch: Any, sequences: Any, company: set[int]) -> Any:
+    """int64 [rows, columns, 2]: (sequence, position) of each token of a batch; -1 for padding and for company."""
+    keys = np.full((*batch.tokens.shape, 2), -1, np.int64)
+    for place in batch.places:
+        size = len(sequences.whole(place.sequence))
+        if place.sequence not in company:
+            keys[place.row, place.start : place.start + size, 0] = place.sequence
+            keys[place.row, place.start : place.start + size, 1] = np.arange(size)
+    return keys
 
 
 class Taps:
