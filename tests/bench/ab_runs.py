@@ -105,6 +105,7 @@ def as_frozen(evidence: Evidence) -> LedgerFacts:
     """A freeze of the baseline as its A/A run saw it."""
     [digest] = {record.digest for record in evidence.sides.values()}
     figures: dict[str, Any] = dict(evidence.figures)
-    rates = [block[arm] for block in figures["blocks_in_order"] for arm in ("a", "b")]
-    band = Band(evidence_id=evidence.id, workload=figures["workload"], median=median(rates), lowest=min(rates))
+    rates = [figures[f"baseline ({arm})"]["tokens_per_s"] for arm in ("a", "b")]
+    middle, lowest = median(rate["median"] for rate in rates), min(rate["lowest"] for rate in rates)
+    band = Band(evidence_id=evidence.id, workload=figures["workload"], median=middle, lowest=lowest)
     return LedgerFacts(read=True, freeze=Freeze(version=1, manifest="0" * 64, digests={"baseline": digest}, band=band))
