@@ -80,6 +80,12 @@ TABLE: Final[Mapping[str, tuple[ReasonRow, ...]]] = MappingProxyType(
                 "Start the engine eager (vLLM: enforce_eager = true); docs/bisect.md says what each engine shows.",
             ),
             ReasonRow(
+                "replicas_differ",
+                "fail",
+                "Ranks that should hold the same bits of a tensor do not.",
+                "Find which collective or which rank's kernel made the copies differ before comparing the sides.",
+            ),
+            ReasonRow(
                 "repro_not_proved",
                 "inconclusive",
                 "No script was made that shows the difference in three fresh processes.",

@@ -16,7 +16,7 @@ from bitgate.tools.bisect.graph import AFTER, INPUT_SUFFIX, Node, Point, label, 
 from bitgate.tools.bisect.observation import Observation, Series
 
 Array = np.ndarray[Any, Any]
-Status = Literal["1:1", "absorbed", "unmatched"]
+Status = Literal["1:1", "N:1", "absorbed", "unmatched"]
 
 
 @dataclass(frozen=True)
@@ -135,9 +135,13 @@ def _context_equal(keys: Array, seen: Compared) -> Array:
 def _statuses(
     a: Observation, b: Observation, compared: Mapping[Point, Compared], graph: list[Node]
 ) -> dict[Point, Status]:
-    """1:1 compared; absorbed: inside a compared operator; unmatched: on one side only, inside nothing."""
+    """1:1 compared; N:1 compared, and a part of a fused tensor on one side only; absorbed: inside a compared operator;
+    unmatched: on one side only, inside nothing."""
     inside = {point for node in graph for point in node.through}
     status: dict[Point, Status] = dict.fromkeys(compared, "1:1")
+    for point in compared:
+        if bool(a.points[point].whole) != bool(b.points[point].whole):
+            status[point] = "N:1"
     for point in (*a.points, *b.points):
         if point not in compared:
             status[point] = "absorbed" if point in inside else "unmatched"

@@ -30,6 +30,8 @@ class Outcome:
     effects: dict[str, str] = field(default_factory=dict)
     unstable: dict[str, str] = field(default_factory=dict)
     unproved: dict[str, str] = field(default_factory=dict)
+    replicas: dict[str, str] = field(default_factory=dict)
+    """Point of a leg -> how the ranks that should hold the same bits differ."""
     weights: str | None = None
     repro: str | None = None
     hashed_bytes: int = 0
@@ -49,6 +51,8 @@ def reasons_of(outcome: Outcome) -> list[Reason]:
             listed = ", ".join(label(p) for p in localised.missing[:6])
             more = f" and {len(localised.missing) - 6} more" if len(localised.missing) > 6 else ""
             found.append(reason("points_missing", f"{name}: {listed}{more} were not observed on both sides"))
+    for where, why in outcome.replicas.items():
+        found.append(reason("replicas_differ", f"{where}: {why}"))
     if outcome.weights is not None:
         found.append(reason("weights_differ", outcome.weights))
     if outcome.pair is not None:
@@ -133,7 +137,12 @@ def _pair(found: Localised) -> dict[str, JsonValue]:
         ),
         "mandatory": len(wanted),
         "mandatory_missing": len(found.missing),
-        "status": {"1:1": statuses["1:1"], "absorbed": statuses["absorbed"], "unmatched": statuses["unmatched"]},
+        "status": {
+            "1:1": statuses["1:1"],
+            "N:1": statuses["N:1"],
+            "absorbed": statuses["absorbed"],
+            "unmatched": statuses["unmatched"],
+        },
         "unmatched": _listed([label(p) for p, s in found.status.items() if s == "unmatched"], 8),
     }
 
@@ -149,7 +158,7 @@ def _first_cause(outcome: Outcome) -> dict[str, JsonValue]:
         "layer": _layer(cause.node.point),
         "kind": cause.node.kind,
         "operators": probe.get("leaf", {}),
-        "inputs": [label(p) for p in (*cause.node.parents, *cause.node.context)],
+        "inputs": [label(p) for p in dict.fromkeys((*cause.node.parents, *cause.node.context))],
         "through": [label(p) for p in cause.node.through],
         "row": {"sequence": cause.row[0], "position": cause.row[1]},
         "rows_different": cause.rows,

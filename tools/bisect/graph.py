@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Final
 
@@ -22,24 +22,25 @@ class Row:
     kind: str
     parents: tuple[str, ...]
     context: tuple[str, ...] = ()
-    mandatory: bool = False
 
 
 LAYER: Final = (
     Row("resid_pre", "residual", ("^resid_post",)),
-    Row("attn_norm", "norm", ("resid_pre",), mandatory=True),
+    Row("attn_norm", "norm", ("resid_pre",)),
     Row("q_proj", "linear", ("attn_norm",)),
     Row("k_proj", "linear", ("attn_norm",)),
     Row("v_proj", "linear", ("attn_norm",)),
     Row("q_norm", "norm", ("q_proj",)),
     Row("k_norm", "norm", ("k_proj",)),
-    Row("q", "rope", ("q_norm", "@positions"), mandatory=True),
-    Row("k", "rope", ("k_norm", "@positions"), mandatory=True),
-    Row("v", "residual", ("v_proj",), mandatory=True),
-    Row("attn_out", "attention", ("q",), ("k", "v"), mandatory=True),
-    Row("o_proj", "linear", ("attn_out",), mandatory=True),
-    Row("resid_mid", "add", ("resid_pre", "o_proj"), mandatory=True),
-    Row("mlp_norm", "norm", ("resid_mid",), mandatory=True),
+    Row("q", "rope", ("q_norm", "@positions")),
+    Row("k", "rope", ("k_norm", "@positions")),
+    Row("v", "residual", ("v_proj",)),
+    Row("attn_out", "attention", ("q",), ("k", "v")),
+    Row("conv_out", "convolution", ("attn_norm",), ("attn_norm",)),
+    Row("ssm_out", "recurrence", ("conv_out",), ("conv_out",)),
+    Row("o_proj", "linear", ("attn_out",)),
+    Row("resid_mid", "add", ("resid_pre", "o_proj")),
+    Row("mlp_norm", "norm", ("resid_mid",)),
     Row("gate", "linear", ("mlp_norm",)),
     Row("up", "linear", ("mlp_norm",)),
     Row("act", "act", ("gate", "up")),
@@ -47,26 +48,36 @@ LAYER: Final = (
     Row("topk_ids", "topk", ("router_logits",)),
     Row("topk_weights", "topk", ("router_logits", "topk_ids")),
     Row("expert_out", "experts", ("mlp_norm", "topk_ids")),
-    Row("mlp_out", "linear", ("act",), mandatory=True),
-    Row("resid_post", "add", ("resid_mid", "mlp_out"), mandatory=True),
+    Row("mlp_out", "linear", ("act",)),
+    Row("resid_post", "add", ("resid_mid", "mlp_out")),
 )
-DENSE: Final = ("gate", "up", "act")
-SPARSE: Final = ("router_logits", "topk_ids", "topk_weights")
-"""One of the two sets is mandatory in a layer, by what either side shows of it."""
+CLASSES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
+    {
+        "embedding": ("embed",),
+        "attention": ("attn_norm", "q", "k", "v", "attn_out", "o_proj", "resid_mid"),
+        "recurrence": ("attn_norm", "conv_out", "ssm_out", "o_proj", "resid_mid"),
+        "dense": ("mlp_norm", "gate", "up", "act", "mlp_out", "resid_post"),
+        "experts": ("mlp_norm", "router_logits", "topk_ids", "topk_weights", "mlp_out", "resid_post"),
+        "head": ("final_norm", "logits", "logprob"),
+    }
+)
+"""Operator class -> the points that coverage is measured on. A layer has one mixer (attention or recurrence) and one
+MLP (dense or experts), told apart by what either side shows of it."""
 HEAD: Final = (
-    Row("final_norm", "norm", ("^resid_post",), mandatory=True),
+    Row("final_norm", "norm", ("^resid_post",)),
     Row("head_input", "residual", ("final_norm",)),
-    Row("logits", "linear", ("head_input",), mandatory=True),
-    Row("logprob", "logprob", ("logits",), mandatory=True),
+    Row("logits", "linear", ("head_input",)),
+    Row("logprob", "logprob", ("logits",)),
 )
 START: Final = (
     Row("token_ids", "input", ()),
     Row("positions", "input", ()),
-    Row("embed", "embedding", ("token_ids",), mandatory=True),
+    Row("embed", "embedding", ("token_ids",)),
 )
 ROWS: Final[Mapping[str, Row]] = MappingProxyType({row.name: row for row in (*START, *LAYER, *HEAD)})
 _RANK: Final = {row.name: number for number, row in enumerate((*START, *LAYER, *HEAD))}
 INPUT_SUFFIX: Final = ".in"
+PARTS: Final = ("scale", "payload", "experts")
 
 
 @dataclass(frozen=True)
@@ -104,7 +115,9 @@ def _node(point: Point, shown: Collection[Point], depth: int) -> Node:
     layer, name = point
     row = ROWS.get(name)
     if row is None:
-        return _unknown(point, shown)
+        return _unknown(point, shown, depth)
+    if name == "o_proj" and (layer, "ssm_out") in shown:
+        row = replace(row, parents=("ssm_out",))
     through: list[Point] = []
     lost: list[Point] = []
     parents = tuple(
@@ -120,14 +133,27 @@ def _node(point: Point, shown: Collection[Point], depth: int) -> Node:
     return Node(point, kind, parents, context, tuple(dict.fromkeys(through)), tuple(dict.fromkeys(lost)))
 
 
-def _unknown(point: Point, shown: Collection[Point]) -> Node:
-    """A point of the user's own: its parents are what he recorded as `NAME.in…`."""
+def _unknown(point: Point, shown: Collection[Point], depth: int) -> Node:
+    """A point of the user's own: its parents are what he recorded as `NAME.in…`, or those of the point it is a part of.
+
+    Parts are `.scale` and `.payload` of a quantised point (the payload is made with the scale) and `.experts`, whose
+    rows a point holds.
+    """
     layer, name = point
     if INPUT_SUFFIX in name:
         return Node(point, "input", (), ())
-    prefix = f"{name}{INPUT_SUFFIX}"
+    whole, _, part = name.rpartition(".")
+    if part not in PARTS:
+        whole = name
+    if whole in ROWS:
+        return replace(_node((layer, whole), shown, depth), point=point, kind="own")
+    prefix = f"{whole}{INPUT_SUFFIX}"
     parents = tuple(sorted(p for p in shown if p[0] == layer and p[1].startswith(prefix)))
-    return Node(point, "own", parents, (), lost=() if parents else ((layer, prefix),))
+    scale = (layer, f"{whole}.scale")
+    if part == "payload" and scale in shown:
+        parents = (*parents, scale)
+    # Whether it mixes rows is not known: earlier rows of what it reads count as read.
+    return Node(point, "own", parents, parents, lost=() if parents else ((layer, prefix),))
 
 
 def _nearest(
@@ -168,12 +194,20 @@ def _resolved(layer: int, parent: str, depth: int) -> Point:
 
 def mandatory(seen: Collection[Point], layers: int) -> list[Point]:
     """The points that coverage is measured on, for a model of `layers` decoder layers."""
-    wanted: list[Point] = [(BEFORE, row.name) for row in START if row.mandatory]
+    wanted: list[Point] = [(BEFORE, name) for name in CLASSES["embedding"]]
     for layer in range(layers):
-        wanted += [(layer, row.name) for row in LAYER if row.mandatory]
-        sparse = any((layer, name) in seen for name in SPARSE)
-        wanted += [(layer, name) for name in (SPARSE if sparse else DENSE)]
-    return wanted + [(AFTER, row.name) for row in HEAD if row.mandatory]
+        wanted += [(layer, name) for kind in classes_of(layer, seen) for name in CLASSES[kind]]
+    return wanted + [(AFTER, name) for name in CLASSES["head"]]
+
+
+def classes_of(layer: int, seen: Collection[Point]) -> tuple[str, str]:
+    """The layer's mixer and its MLP."""
+    mixer = "recurrence" if _shows(layer, ("conv_out", "ssm_out"), seen) else "attention"
+    return mixer, "experts" if _shows(layer, ("router_logits", "topk_ids", "topk_weights"), seen) else "dense"
+
+
+def _shows(layer: int, names: Collection[str], seen: Collection[Point]) -> bool:
+    return any((layer, name) in seen for name in names)
 
 
 def label(point: Point) -> str:

@@ -18,12 +18,16 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True)
 class Series:
-    """keys int64 [R, 2] (sequence, position), sorted; digest uint64 [R, 2]."""
+    """keys int64 [R, 2] (sequence, position), sorted; digest uint64 [R, 2].
+
+    whole: width of the engine's tensor that this is a part of, or 0.
+    """
 
     keys: Array
     digest: Array
     dtype: str
     width: int
+    whole: int = 0
 
 
 @dataclass
@@ -31,6 +35,7 @@ class Observation:
     points: dict[Point, Series] = field(default_factory=dict)
     order: dict[Point, int] = field(default_factory=dict)
     problems: dict[str, str] = field(default_factory=dict)
+    replicas: dict[str, str] = field(default_factory=dict)
     bytes: int = 0
 
 
@@ -42,6 +47,7 @@ def read_observation(folders: Sequence[Path]) -> Observation:
         arrays = load_file(folder / "hashes.safetensors")
         owner = dict(arrays["links"].tolist()) if "links" in arrays else {}
         seen.problems |= body["problems"]
+        seen.replicas |= body.get("replicas", {})
         seen.bytes += sum(path.stat().st_size for path in folder.iterdir())
         for number, entry in enumerate(body["points"]):
             point = (int(entry["layer"]), str(entry["point"]))
@@ -56,4 +62,4 @@ def _joined(before: Series | None, keys: Array, digest: Array, entry: dict[str, 
     if before is not None:
         keys, digest = np.concatenate([before.keys, keys]), np.concatenate([before.digest, digest])
     order = np.lexsort((keys[:, 1], keys[:, 0]))
-    return Series(keys[order], digest[order], str(entry["dtype"]), int(entry["width"]))
+    return Series(keys[order], digest[order], str(entry["dtype"]), int(entry["width"]), int(entry.get("whole", 0)))

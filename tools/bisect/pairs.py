@@ -119,7 +119,7 @@ def target_of(node: Node, row: tuple[int, int], layers: int) -> Target:
         beside = [(layers - 1, "mlp_out"), (layers - 1, "resid_mid")]
     else:
         beside = [(layer + up, other) for up, other in BESIDE.get(name, ()) if layer + up >= 0]
-    points: Sequence[Point] = (*node.parents, *node.context, *beside)
+    points: Sequence[Point] = tuple(dict.fromkeys((*node.parents, *node.context, *beside)))
     near = {layer, *(at for at, _ in points if at != BEFORE or layer == BEFORE)}
     if any(at == layers - 1 for at in near) or layer == AFTER:
         near.add(AFTER)

@@ -94,6 +94,8 @@ async def _localise(context: RunContext, watch: Watch, outcome: Outcome) -> tupl
         found = await anyio.to_thread.run_sync(localise, a, b)
         outcome.hashed[pair.label] = found
         outcome.unproved |= _unproved(watch, pair)
+        for leg, seen in ((pair.a, a), (pair.b, b)):
+            outcome.replicas |= {f"{leg.name}, {point}": why for point, why in seen.replicas.items()}
         if outcome.pair is None and found.different:
             outcome.pair, outcome.found = pair, found
     outcome.hashed_bytes = sum(seen.bytes for seen in watch.observations.values())

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pytest
 
 from bitgate.tools.bisect.cause import localise
-from bitgate.tools.bisect.graph import AFTER, BEFORE, LAYER, Point, label, mandatory
+from bitgate.tools.bisect.conclude import Outcome, reasons_of
+from bitgate.tools.bisect.graph import AFTER, BEFORE, CLASSES, LAYER, ROWS, Point, label, mandatory
 from bitgate.tools.bisect.observation import Observation, Series
 
 KEYS = np.asarray([[s, p] for s in (0, 1) for p in range(5)], np.int64)
-DENSE = [row.name for row in LAYER if row.name not in ("router_logits", "topk_ids", "topk_weights", "expert_out")]
+SPARSE = ("router_logits", "topk_ids", "topk_weights", "expert_out")
+RECURRENT = ("conv_out", "ssm_out")
+DENSE = [row.name for row in LAYER if row.name not in SPARSE + RECURRENT]
 
 
 def observed(layers: int = 2, drop: tuple[Point, ...] = (), **changed: Any) -> Observation:
@@ -112,3 +117,75 @@ def test_mandatory_points_name_the_dense_or_the_sparse_set() -> None:
     assert (0, "act") in mandatory([], 1)
     assert (0, "topk_ids") in mandatory([(0, "router_logits")], 1)
     assert (0, "act") not in mandatory([(0, "router_logits")], 1)
+
+
+@pytest.mark.parametrize("points", CLASSES.values())
+def test_every_class_names_points_that_exist(points: tuple[str, ...]) -> None:
+    assert set(points) <= set(ROWS)
+
+
+def test_a_recurrent_layer_has_points_of_its_own_and_needs_no_keys() -> None:
+    wanted = mandatory([(0, "ssm_out")], 2)
+    assert {(0, "conv_out"), (0, "ssm_out"), (1, "k")} <= set(wanted)
+    assert (0, "k") not in wanted
+
+
+def recurrent(**changed: Any) -> Observation:
+    seen = observed(
+        drop=tuple((0, name) for name in ("q", "k", "v", "attn_out", "q_proj", "k_proj", "v_proj")), **changed
+    )
+    for number, name in enumerate(RECURRENT):
+        digest = np.stack([np.arange(10), np.full(10, 500 + number)], 1).astype(np.uint64)
+        digest[changed.get(f"l0_{name}", [])] += 1000
+        seen.points[0, name], seen.order[0, name] = Series(KEYS, digest, "float32", 8), 100 + number
+    return seen
+
+
+def test_a_recurrence_is_blamed_and_not_the_projection_after_it() -> None:
+    found = localise(recurrent(), recurrent(l0_ssm_out=[4], l0_o_proj=[4])).cause
+    assert found is not None and label(found.node.point) == "layers.0.ssm_out"
+    after = localise(recurrent(), recurrent(l0_o_proj=[4])).cause
+    assert after is not None and (label(after.node.point), after.node.parents) == ("layers.0.o_proj", ((0, "ssm_out"),))
+
+
+def test_a_recurrence_is_not_blamed_when_an_earlier_row_of_its_input_differs() -> None:
+    found = localise(recurrent(), recurrent(l0_conv_out=[1], l0_ssm_out=[1, 2, 3])).cause
+    assert found is not None and label(found.node.point) == "layers.0.conv_out"
+
+
+def test_an_own_point_that_mixes_rows_is_not_blamed_for_an_earlier_row_of_its_input() -> None:
+    a, b = observed(), observed(l0_v=[0])
+    for side, rows in ((a, []), (b, [0])):
+        for name, differing in (("scan.in0", rows), ("scan", [0, 3] if rows else [])):
+            digest = np.zeros((10, 2), np.uint64)
+            digest[differing] = 7
+            side.points[0, name], side.order[0, name] = Series(KEYS, digest, "float32", 4), 98 + len(name)
+    found = localise(a, b).cause
+    assert found is not None and label(found.node.point) == "layers.0.v"
+
+
+def test_a_part_of_a_fused_tensor_on_one_side_is_n_to_one() -> None:
+    a, b = observed(), observed()
+    for name in ("q_proj", "k_proj", "v_proj"):
+        a.points[0, name] = replace(a.points[0, name], whole=24)
+    status = localise(a, b).status
+    assert (status[0, "q_proj"], status[1, "q_proj"]) == ("N:1", "1:1")
+    for name in ("q_proj", "k_proj", "v_proj"):
+        b.points[0, name] = replace(b.points[0, name], whole=24)
+    assert localise(a, b).status[0, "q_proj"] == "1:1"
+
+
+def test_the_payload_of_a_quantised_point_is_made_with_its_scale() -> None:
+    a, b = observed(), observed()
+    for side, other in ((a, 0), (b, 9)):
+        for number, name in enumerate(("quant.in0", "quant.scale", "quant.payload")):
+            digest = np.full((10, 2), 0 if name == "quant.in0" else other, np.uint64)
+            side.points[0, name], side.order[0, name] = Series(KEYS, digest, "float32", 4), 90 + number
+    found = localise(a, b).cause
+    assert found is not None and (found.state, label(found.node.point)) == ("culprit", "layers.0.quant.scale")
+
+
+def test_ranks_that_hold_other_copies_are_a_finding_of_their_own() -> None:
+    outcome = Outcome(hashed={"a against b": localise(observed(), observed())})
+    outcome.replicas["a, 0.router"] = "rank 1 of ep holds other bits than rank 0 (1 of 8 values)"
+    assert [reason.code for reason in reasons_of(outcome)] == ["replicas_differ"]

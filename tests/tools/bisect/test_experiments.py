@@ -1,4 +1,4 @@
-"""What the experiments say of known bugs, and of faults put into a real model: the class, never a wrong one."""
+"""What the experiments say of faults once missed, and of faults put into real engines: never a wrong class."""
 
 from __future__ import annotations
 
@@ -11,21 +11,6 @@ import pytest
 
 pytestmark = pytest.mark.engine
 
-EXPECTED = {
-    "1 norm casts before the weight": "precision",
-    "2 gate as bmm with another order": "reduction_order",
-    "3 scan by chunks and by steps": "unknown",
-    "10 mix not transposed": "semantic",
-    "11 padded lanes": "post_processing",
-    "11 temperature": "post_processing",
-    "15 inv_freq rounded": "precision",
-    "16 mrope sections permuted": "unknown",
-    "30 scales as powers of two": "unknown",
-    "34 silu rounded early": "precision",
-    "tie broken the other way": "routing_tie",
-    "scale of two per cent": "semantic",
-    "one weight of another value": "weight_bytes",
-}
 MISSED = {
     "a weight kept in another order": "reduction_order",
     "shares of ranks in another order": "reduction_order",
@@ -39,22 +24,17 @@ MISSED = {
     "routing weights not renormalised": "semantic",
     "the same result, then scaled": "semantic",
 }
+CLASSES = {
+    "precision",
+    "reduction_order",
+    "semantic",
+    "post_processing",
+    "routing_tie",
+    "weight_bytes",
+    "layout_mask",
+    "batch_variance",
+}
 CI_FAULTS = 24
-
-
-@pytest.fixture(scope="module")
-def said(script: Callable[..., str]) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(script("cases.py"))
-    return found
-
-
-@pytest.mark.parametrize("case", EXPECTED)
-def test_a_reported_bug_gets_the_class_that_its_experiments_show(said: dict[str, Any], case: str) -> None:
-    assert said[case]["class"] == EXPECTED[case], said[case]
-
-
-def test_every_answer_names_the_experiments_behind_it(said: dict[str, Any]) -> None:
-    assert all(len(entry["tried"]) >= 2 for entry in said.values())
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +58,7 @@ def faults(script: Callable[..., str], checkpoints: Path) -> list[dict[str, Any]
 def test_every_class_is_put_into_every_pair_of_engines(faults: list[dict[str, Any]]) -> None:
     assert len(faults) == CI_FAULTS
     assert {f["pair"] for f in faults} == {"vllm", "kernels", "transformers"}
-    assert {f["label"] for f in faults} >= set(EXPECTED.values()) - {"unknown"} | {"layout_mask", "batch_variance"}
+    assert {f["label"] for f in faults} >= CLASSES
 
 
 def test_faults_in_real_engines_are_named_at_the_exact_operator(faults: list[dict[str, Any]]) -> None:

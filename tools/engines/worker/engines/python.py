@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
@@ -145,6 +146,8 @@ def _load_module(file: str | None) -> Any:
     if spec is None or spec.loader is None:
         raise EngineError("module_not_found", f"module {file!r} is no Python file; its name must end in .py")
     module = importlib.util.module_from_spec(spec)
+    # Dataclasses and pickles look their own module up by name.
+    sys.modules[spec.name] = module
     spec.loader.exec_module(module)
     missing = [name for name in REQUIRED if not callable(getattr(module, name, None))]
     if missing:

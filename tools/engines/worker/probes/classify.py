@@ -14,6 +14,7 @@ from typing import Final
 from .experiments.case import Case, Report
 from .experiments.casts import precision
 from .experiments.company import batch
+from .experiments.constants import constants
 from .experiments.exact import inputs_unlike, routing, sign_only
 from .experiments.formula import function_apart, post_processing, semantic
 from .experiments.indices import layout
@@ -36,6 +37,7 @@ EXPERIMENTS: Final[tuple[Experiment, ...]] = (
     weights,
     layout,
     batch,
+    constants,
     precision,
     post_processing,
     function_apart,

@@ -15,7 +15,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-HUGE = 2.0**60
+
+def huge(dtype: torch.dtype) -> float:
+    """Swallows units in a float32 accumulator, and is finite in `dtype`."""
+    return 2.0**15 if dtype == torch.float16 else 2.0**60
+
+
+def unit(dtype: torch.dtype) -> float:
+    """What is counted: single ones are lost beside `huge`."""
+    return 2.0**-10 if dtype == torch.float16 else 1.0
+
+
 COUNTABLE = {torch.bfloat16: 128, torch.float16: 1024, torch.float32: 1 << 22}
 """Units that the output dtype counts exactly."""
 PROBES = 2048
@@ -30,49 +40,50 @@ def product_order(run: Product, rows: int, row: int, size: int, columns: int, dt
     Returns `order` (a short hash), `blocks` (how many values the count takes) and the number of probes.
     """
     unit_places = _units(size, dtype)
-    pairs = _pairs(size)[:PROBES]
+    every = pairs(size)[:PROBES]
     x = torch.ones(rows, size, dtype=dtype)
     counts: list[int] = []
-    for start in range(0, len(pairs), columns):
-        chosen = pairs[start : start + columns]
+    for start in range(0, len(every), columns):
+        chosen = every[start : start + columns]
         weights = torch.zeros(columns, size, dtype=dtype)
         for number, (i, j) in enumerate(chosen):
-            weights[number, unit_places] = 1
-            weights[number, i], weights[number, j] = HUGE, -HUGE
+            weights[number, unit_places] = unit(dtype)
+            weights[number, i], weights[number, j] = huge(dtype), -huge(dtype)
         result = run(x, weights)
-        seen = result[row, : len(chosen)].to(torch.float64)
+        seen = result[row, : len(chosen)].to(torch.float64) / unit(dtype)
         counts += [int(v) if v == v and abs(v) < 1 << 30 else -1 for v in seen.tolist()]
-    return described(counts, len(pairs))
+    return described(counts, len(every))
 
 
 def sum_order(run: Callable[[Tensor], Tensor], shape: tuple[int, int], row: int, dtype: torch.dtype) -> dict[str, Any]:
     """The fingerprint of a sum over the last dimension of [rows, size] (a mean counts in `size`-ths)."""
     rows, size = shape
-    pairs = _pairs(size)[: PROBES // 4]
+    every = pairs(size)[: PROBES // 4]
     counts: list[int] = []
-    for i, j in pairs:
-        x = torch.ones(rows, size, dtype=dtype)
-        x[:, i], x[:, j] = HUGE, -HUGE
-        value = float(run(x).reshape(rows, -1)[row, 0].to(torch.float64))
+    for i, j in every:
+        x = torch.full((rows, size), unit(dtype), dtype=dtype)
+        x[:, i], x[:, j] = huge(dtype), -huge(dtype)
+        value = float(run(x).reshape(rows, -1)[row, 0].to(torch.float64)) / unit(dtype)
         counts.append(round(value * 1024) if value == value and abs(value) < 1 << 30 else -1)
-    return described(counts, len(pairs))
+    return described(counts, len(every))
 
 
 def input_order(run: Callable[[Tensor], Tensor], size: int, dtype: torch.dtype) -> dict[str, Any]:
     """The fingerprint of `run(x [size])`, a sum over x in whatever order; its first value is looked at."""
-    pairs = _pairs(size)[: PROBES // 4]
+    every = pairs(size)[: PROBES // 4]
     places = _units(size, dtype)
     counts: list[int] = []
-    for i, j in pairs:
+    for i, j in every:
         x = torch.zeros(size, dtype=dtype)
-        x[places] = 1
-        x[i], x[j] = HUGE, -HUGE
-        value = float(run(x).reshape(-1)[0].to(torch.float64))
+        x[places] = unit(dtype)
+        x[i], x[j] = huge(dtype), -huge(dtype)
+        value = float(run(x).reshape(-1)[0].to(torch.float64)) / unit(dtype)
         counts.append(int(value) if value == value and abs(value) < 1 << 30 else -1)
-    return described(counts, len(pairs))
+    return described(counts, len(every))
 
 
 def described(counts: list[int], probes: int) -> dict[str, Any]:
+    """`order`: a short hash of the counts; `levels`: how many values they take, one tells nothing."""
     text = ",".join(map(str, counts))
     return {
         "order": hashlib.sha256(text.encode()).hexdigest()[:12],
@@ -87,7 +98,7 @@ def _units(size: int, dtype: torch.dtype) -> Tensor:
     return torch.arange(size) if size <= limit else torch.arange(0, size, -(-size // limit))
 
 
-def _pairs(size: int) -> list[tuple[int, int]]:
+def pairs(size: int) -> list[tuple[int, int]]:
     step = max(1, size // 512)
     far = [(0, j) for j in range(1, size, step)]
     near = [(j, j + 1) for j in range(1, size - 1, step)]

@@ -22,11 +22,15 @@ Point = tuple[int, str]
 
 @dataclass
 class Series:
-    """One point of one layer, forward after forward: keys int64 [R, 2] and sums int32 [R, 16] of each."""
+    """One point of one layer, forward after forward: keys int64 [R, 2] and sums int32 [R, 16] of each.
+
+    whole: width of the engine's tensor that the point is a part of (fused projections); 0 where it is all of it.
+    """
 
     salt: int
     dtype: str
     width: int
+    whole: int = 0
     keys: list[Keys] = field(default_factory=list)
     sums: list[Tensor] = field(default_factory=list)
 
@@ -89,7 +93,16 @@ def save_hashes(folder: str, points: Mapping[Point, Series], about: Mapping[str,
             arrays[f"{number}.keys"] = np.ascontiguousarray(rows.keys[rows.first])
         arrays[f"{number}.digest"] = np.ascontiguousarray(found[rows.first])
         links.append([number, owner])
-        index.append({"layer": layer, "point": name, "dtype": series.dtype, "width": series.width, "n": number})
+        index.append(
+            {
+                "layer": layer,
+                "point": name,
+                "dtype": series.dtype,
+                "width": series.width,
+                "whole": series.whole,
+                "n": number,
+            }
+        )
     arrays["links"] = np.asarray(links, np.int64).reshape(-1, 2)
     save_file(arrays, os.path.join(folder, "hashes.safetensors"))
     with open(os.path.join(folder, "points.json"), "w", encoding="utf-8") as file:

@@ -15,13 +15,15 @@ from ..job import Job
 from ..sequences import Sequences
 from .classify import classify
 from .experiments.case import Case, Report
-from .repro import shrunk, write_repro
+from .repro import PROOFS, shrunk, write_repro
 from .rows import differing, shared_rows
+from .smaller import SECONDS, smaller
 from .stored import load_program
 
 
 class BisectProbe:
-    """`options`: folders of the two programs, the row, the kind of operator, where the repro goes."""
+    """`options`: folders of the two programs, the row, the kind of operator, where the repro goes and how
+    many fresh processes prove it."""
 
     def __init__(self, model_path: str, options: Mapping[str, Any], job: Job) -> None:
         self._report: dict[str, Any] = {}
@@ -93,7 +95,16 @@ def _repro(case: Case, report: Report, options: Mapping[str, Any]) -> dict[str, 
             "torch": torch.__version__,
         },
     }
-    made = write_repro(options["repro"], case, shrunk(case), about, poisoned=report.label == "uninitialised_read")
+    small, cuts = smaller(case, report, float(options.get("shrink_s", SECONDS)))
+    made = write_repro(
+        options["repro"],
+        case,
+        shrunk(small),
+        about,
+        proofs=int(options.get("proofs", PROOFS)),
+        poisoned=report.label == "uninitialised_read",
+    )
+    made["cut"] = cuts
     with open(os.path.join(options["repro"], "about.json"), "w", encoding="utf-8") as file:
         json.dump({**about, "proof": made}, file, indent=1, allow_nan=False)
     return made

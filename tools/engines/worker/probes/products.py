@@ -12,6 +12,7 @@ from torch import Tensor
 from .fingerprint import Product, input_order, product_order, sum_order
 from .gpu import home, there
 from .program import Program, decoded, function
+from .reductions import inner_orders
 from .rows import rows_of
 
 PRODUCTS = ("aten.mm.default", "aten.addmm.default", "aten.linear.default", "aten.bmm.default", "_C.onednn_mm.default")
@@ -74,11 +75,17 @@ def _onednn(x: Tensor, weight: Tensor) -> Tensor:
 
 
 def order_of(program: Program, row: int) -> dict[str, Any] | None:
-    """The accumulation-order fingerprint at `row`: of the whole region if its one table is a product's weight, or
-    else of its product, or else of its sum."""
+    """The accumulation-order fingerprint at `row`: of the whole region if its one table is a product's weight or if
+    it is a sum over rows, squares or exponentials, or else of its product, or else of its sum.
+
+    `whole`: it is of the region, not of one operator in it, whose place in another program is not known.
+    """
     whole = _through_input(program, row) or _whole(program, row)
     if whole is not None:
         return whole
+    inner = inner_orders(program, row)
+    if inner is not None:
+        return inner
     found = product_of(program)
     if found is not None and found.weight.ndim == 2:
         rows, size = int(found.x.shape[0]), int(found.x.shape[1])
@@ -119,6 +126,7 @@ def _whole(program: Program, row: int) -> dict[str, Any] | None:
                 "operator": names[0] if names else "the region",
                 "rows": len(program.rows),
                 "probed": "the weight",
+                "whole": True,
                 **made,
             }
     return None

@@ -37,6 +37,8 @@ class Recorder:
     def __init__(self, target: Target | None = None) -> None:
         self.series: dict[tuple[int, str], Series] = {}
         self.problems: dict[str, str] = {}
+        self.replicas: dict[str, str] = {}
+        """Points whose ranks should hold the same bits and do not: a finding of its own."""
         self.forwards = 0
         self.target = target
         self.programs: list[Program] = []
@@ -88,7 +90,7 @@ class Recorder:
         raw: the tensor object the engine itself holds, where `tensor` is a canonical view of it.
         """
         with torch.no_grad(), _unwatched(self._tracer):
-            self._point(layer, name, tensor, self._keys if keys is None else keys)
+            self._point(layer, name, tensor, self._keys if keys is None else keys, _whole(tensor, raw))
         self._mark((layer, name), tensor if raw is None else raw, tensor, self._keys if keys is None else keys)
 
     def _mark(self, point: tuple[int, str], raw: Tensor, tensor: Tensor, keys: Keys) -> None:
@@ -99,7 +101,7 @@ class Recorder:
         if bool(((keys[:, 0] == wanted.sequence) & (keys[:, 1] == wanted.position)).any()):
             tracer.mark(point, raw, tensor, keys)
 
-    def _point(self, layer: int, name: str, tensor: Tensor, keys: Keys) -> None:
+    def _point(self, layer: int, name: str, tensor: Tensor, keys: Keys, whole: int) -> None:
         if self.target is not None:
             return
         count = len(keys)
@@ -113,7 +115,7 @@ class Recorder:
         series = self.series.get((layer, name))
         if series is None:
             width = math.prod(rows.shape[1:])
-            series = Series(salt_of(rows), str(rows.dtype).removeprefix("torch."), width)
+            series = Series(salt_of(rows), str(rows.dtype).removeprefix("torch."), width, whole)
             self.series[layer, name] = series
         if len(own.rows):
             series.keys.append(own.keys)
@@ -129,8 +131,14 @@ class Recorder:
         if self.target is not None:
             save_programs(folder, self.programs, checkpoint)
             return {"programs": len(self.programs), "problems": self.problems}
-        about = {"problems": self.problems, "forwards": self.forwards}
+        about = {"problems": self.problems, "replicas": self.replicas, "forwards": self.forwards}
         return {**save_hashes(folder, self.series, about), **about}
+
+
+def _whole(tensor: Tensor, raw: Tensor | None) -> int:
+    if raw is None or raw.ndim < 2 or raw.shape[0] != tensor.shape[0] or raw.numel() <= tensor.numel():
+        return 0
+    return int(raw.numel() // raw.shape[0])
 
 
 class _unwatched:

@@ -1,7 +1,8 @@
 """Taps of a user's module: what it hands over itself, and the modules of the model it names.
 
 `watch(state, record)`, if the module has it, is called once before scoring and returns a function that undoes it;
-inside, the user calls `record(layer, point, tensor)` wherever a tensor passes. `model(state)`, if it has it, returns a
+inside, the user calls `record(layer, point, tensor)` wherever a tensor passes, or one of its methods for shards,
+quantised rows and rows of experts (record.py). `model(state)`, if it has it, returns a
 torch module: submodules with the usual names (`…layers.N.self_attn.q_proj`) become the points of the table, and every
 other one without children becomes a point of its own name, with its inputs as `NAME.in0`, `NAME.in1`, ….
 
@@ -17,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .record import Record
 from .tap_transformers import INPUTS, OUTPUTS
 from .taps import AFTER, BEFORE, LAYER, Taps, first
 
@@ -40,7 +42,8 @@ class PythonTaps(Taps):
         self.replace(self._engine, "_score", lambda group, *rest: self._score(run, group, *rest))
         watch, model = getattr(module, "watch", None), getattr(module, "model", None)
         if callable(watch):
-            undo = watch(state, self._record)
+            record = Record(self.recorder, self._record, lambda: sum(self._sizes))
+            undo = watch(state, record)
             if callable(undo):
                 self._undo.append(undo)
         named = model(state) if callable(model) else None
@@ -107,4 +110,18 @@ class PythonTaps(Taps):
         if tracer is None:
             return run(group, sequences, mode)
         with tracer:
-            return run(group, sequences, mode)
+            scored = run(group, sequences, mode)
+            if target is not None and target.output == (AFTER, "logprob"):
+                self._scored(group, sequences, scored)
+            return scored
+
+    def _scored(self, group: list[int], sequences: Any, scored: list[Any]) -> None:
+        """The logprobs as rows of the forward, each where its token is predicted; the other rows are nobody's."""
+        parts, keys, at = [], self.recorder.keys.copy(), 0
+        for index, size, values in zip(group, self._sizes, scored, strict=True):
+            start = len(sequences.prompt(index)) - 1
+            parts += [values.new_zeros(start), values, values.new_zeros(1)]
+            keys[at : at + start], keys[at + size - 1] = -1, -1
+            at += size
+        rows = torch.cat(parts)[:, None]
+        self.recorder.point(AFTER, "logprob", rows, raw=rows, keys=keys)

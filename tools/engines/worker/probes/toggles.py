@@ -41,6 +41,7 @@ class Toggle:
             "early": f"a rounding to {self.dtype} added after {self.op}",
             "read": f"the first input of {self.op} rounded to {self.dtype}, for it alone",
             "wide": f"{self.op} computed in float32 instead of {self.dtype}",
+            "power": f"what {self.op} gives rounded up to a power of two (UE8M0)",
         }
         return f"{words[self.kind]} (operator {self.number} of the region)"
 
@@ -98,6 +99,7 @@ def _toggles(program: Program, narrow: torch.dtype) -> Iterator[Toggle]:
         # A wide product or sum is another kernel with an order of its own, not one cast.
         if op.name not in (*CASTS, *PRODUCTS, *SUMS):
             yield Toggle(number, "wide", op.name, text)
+        yield Toggle(number, "power", op.name, text)
 
 
 def changed(
@@ -120,6 +122,9 @@ def changed(
 
 
 def _toggled(op: Op, env: dict[str, Any], toggle: Toggle) -> None:
+    if toggle.kind == "power":
+        _scaled(op, env)
+        return
     if toggle.kind == "early":
         _tolerant(op, env)
         for name in op.outs:
@@ -154,6 +159,17 @@ def _rounded(value: Any, dtype: torch.dtype) -> Tensor:
     if not isinstance(value, Tensor) or value.dtype not in (torch.float32, torch.float64):
         raise TypeError("nothing to round")
     return value.to(dtype).to(value.dtype)
+
+
+def _scaled(op: Op, env: dict[str, Any]) -> None:
+    """Scales, fewer than the values that they belong to, as quantised formats keep them: exponents alone."""
+    call(op, env)
+    largest = max(v.numel() for v in env.values() if isinstance(v, Tensor))
+    for name in op.outs:
+        value = env.get(name) if name else None
+        if not isinstance(value, Tensor) or not value.is_floating_point() or value.numel() * 4 > largest:
+            raise TypeError("not a scale")
+        env[name] = torch.exp2(value.log2().ceil())  # type: ignore[index]
 
 
 def decoded_kwargs(op: Op, env: dict[str, Any]) -> dict[str, Any]:

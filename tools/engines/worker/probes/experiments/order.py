@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..oracle import UNIT
-from ..products import order_of
+from ..products import PRODUCTS, order_of
 from ..program import Program
 from ..wide import apart, computed_in
 from .case import Case, Report
@@ -52,7 +52,7 @@ def unit_of(made: Tensor, program: Program) -> float:
 def order(case: Case, report: Report) -> bool:
     """Another order of summation: both near the formula, and the fingerprints of the two kernels unlike."""
     if "semantic" not in report.excluded or not _rounded_alike(case, report):
-        return False
+        return _of_rounding(report)
     steps: list[Callable[[], Any]] = [
         lambda: order_of(case.a, int(case.shared.a[case.shared.target])),
         lambda: order_of(case.b, int(case.shared.b[case.shared.target])),
@@ -60,12 +60,31 @@ def order(case: Case, report: Report) -> bool:
     orders = [step() for step in steps]
     if not (orders[0] and orders[1]):
         report.tried("accumulation order", "no product or sum to fingerprint on one of the sides")
-        return False
+        return _of_rounding(report)
     say_orders(case, report, orders)
     if orders[0]["probed"] != orders[1]["probed"]:
         # Fingerprints of unlike probes say nothing of each other.
-        return False
+        return _of_rounding(report)
+    if not _of_one_place(case, orders):
+        report.tried("accumulation order", "several products on a side: which of them belong together is not known")
+        return _of_rounding(report)
     if orders[0]["order"] == orders[1]["order"]:
-        return report.excludes("reduction_order (the probed order is the same)")
+        if orders[0]["levels"] > 1:
+            report.excludes("reduction_order (the probed order is the same)")
+        return _of_rounding(report)
     kinds = f"{orders[0]['operator']} and {orders[1]['operator']}"
-    return report.is_("reduction_order", f"{kinds} sum the same products in another order; both are within the bound")
+    return report.is_("reduction_order", f"{kinds} sum the same terms in another order; both are within the bound")
+
+
+def _of_rounding(report: Report) -> bool:
+    if report.rounding and not report.mechanism:
+        report.mechanism = "in float64 both are the same function: it is rounding, and which is not shown"
+    return False
+
+
+def _of_one_place(case: Case, orders: list[Any]) -> bool:
+    """Whether both fingerprints are of the same sum: of the regions, of the same operators, or of the only product."""
+    if all(order_.get("whole") for order_ in orders):
+        return True
+    names = [[op.name for op in program.ops if op.name in PRODUCTS] for program in (case.a, case.b)]
+    return names[0] == names[1] or max(map(len, names)) <= 1

@@ -44,14 +44,12 @@ def weights(case: Case, report: Report) -> bool:
 
 def _differ(case: Case, report: Report, pair: Unlike) -> bool:
     a, b = case.a.values[pair[0]], case.b.values[pair[1]]
-    count = int((a != b).sum()) if a.dtype == b.dtype else a.numel()
+    count = int((a.to(torch.float64) != b.to(torch.float64)).sum())
     report.tried("bytes of the weights and tables", f"{list(a.shape)}: {count} of {a.numel()} values differ")
     if not _exchanged(case, report, pair):
         return False
     for narrow in (torch.bfloat16, torch.float16):
-        if a.dtype == b.dtype == torch.float32 and (
-            torch.equal(a.to(narrow).float(), b) or torch.equal(b.to(narrow).float(), a)
-        ):
+        if any(torch.equal(x.to(narrow).to(torch.float64), y.to(torch.float64)) for x, y in ((a, b), (b, a))):
             return report.is_("precision", f"a table of shape {list(a.shape)} was rounded to {narrow} on one side")
     if a.dtype == b.dtype and a.ndim == 2 and a.shape[0] == a.shape[1] and torch.equal(a, b.t()):
         return report.is_("semantic", f"a table of shape {list(a.shape)} is transposed on one side")
@@ -98,6 +96,8 @@ def tables(program: Program) -> list[Tensor]:
 
 
 def same_table(a: Tensor, b: Tensor) -> str | None:
+    if a.ndim == b.ndim and a.shape == b.shape and torch.equal(a.to(torch.float64), b.to(torch.float64)):
+        return f"{list(a.shape)} equal" if a.dtype == b.dtype else f"{list(a.shape)} equal, in {a.dtype} and {b.dtype}"
     if a.dtype != b.dtype or a.ndim != b.ndim:
         return None
     if a.shape == b.shape and torch.equal(a, b):
