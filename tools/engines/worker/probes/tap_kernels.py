@@ -29,7 +29,7 @@ class KernelsTaps(Taps):
         last = len(model.model.layers) - 1
         self.traced(model.model.norm, AFTER)
         self.after(model.model.norm, lambda out: self._norm(last, "resid_post", AFTER, "final_norm", out))
-        self._wrap(model, "_head", lambda out, args: self._logits(out, args), AFTER)
+        self._wrap(model, "_head", lambda out, args: self._logits(out), AFTER, self._head_input)
         self._wrap(model, "_logprob", lambda out, args: self._logprob(out), AFTER)
         pack = shared.attention.pack
         self.replace(shared.attention, "pack", lambda lengths: self._packed(pack(lengths)))
@@ -56,13 +56,16 @@ class KernelsTaps(Taps):
     def _by_head(self, index: int, module: Any, name: str) -> None:
         self.output(module, index, name, lambda out: first(out).reshape(first(out).shape[0], -1))
 
-    def _wrap(self, owner: Any, name: str, action: Any, layer: int | None = None) -> None:
+    def _wrap(self, owner: Any, name: str, action: Any, layer: int | None = None, before: Any = None) -> None:
         run = getattr(owner, name)
 
         class Watched:
             """Everything but the call stays the operator's own."""
 
             def __call__(watched, *args: Any, **kwargs: Any) -> Any:
+                if before is not None:
+                    # What is read is named before a view of it is made.
+                    before(args)
                 if layer is None:
                     out = run(*args, **kwargs)
                 else:
@@ -128,8 +131,10 @@ class KernelsTaps(Taps):
         self.recorder.point(layer, "topk_ids", ids.to(torch.int64), raw=ids)
         self.recorder.point(layer, "topk_weights", weights.to(torch.float32), raw=weights)
 
-    def _logits(self, out: Tensor, args: tuple[Any, ...]) -> None:
+    def _head_input(self, args: tuple[Any, ...]) -> None:
         self.recorder.point(AFTER, "head_input", args[0], keys=self._scored)
+
+    def _logits(self, out: Tensor) -> None:
         self.recorder.point(AFTER, "logits", out, keys=self._scored)
 
     def _logprob(self, out: Tensor) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import Tensor
@@ -23,6 +23,10 @@ def say_orders(case: Case, report: Report, orders: list[Any]) -> None:
         )
 
 
+FEW: Final = 16
+"""Partial sums that may each be rounded to the narrow dtype, as shares of ranks are."""
+
+
 def _rounded_alike(case: Case, report: Report) -> bool:
     """Both as near to what they compute in float64 as sums in their own dtype are; a narrow one inside is not."""
     for name, program, rows, made in (
@@ -34,7 +38,7 @@ def _rounded_alike(case: Case, report: Report) -> bool:
             # The declared formula has bounded both.
             continue
         terms = max((v.shape[-1] for v in program.values.values() if v.ndim), default=1)
-        bound = 2 * unit_of(made, program) + terms * 2.0**-24
+        bound = FEW * unit_of(made, program) + terms * 2.0**-24
         if (far := apart(made.to(torch.float64), wide[rows])) > bound:
             report.tried(
                 f"{name}: against itself in float64", f"{far:.2g} apart, more than its dtype rounds ({bound:.2g})"
