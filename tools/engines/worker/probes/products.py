@@ -164,6 +164,7 @@ def _through_input(program: Program, row: int) -> dict[str, Any] | None:
         "operator": names[0] if names else "the region",
         "rows": len(program.rows),
         "probed": "the input",
+        "whole": True,
         **order,
     }
 

@@ -42,6 +42,9 @@ def routing(case: Case, report: Report) -> bool:
         return report.is_("index_order", "the same experts in another order")
     rows = (a.sort(dim=1).values != b.sort(dim=1).values).any(dim=1)
     ranked = scores[rows].to(torch.float64).sort(dim=1, descending=True).values
+    if ranked.shape[1] <= a.shape[1]:
+        # Nobody is left out, as in a program that was cut to the chosen experts.
+        return False
     margin = ranked[:, a.shape[1] - 1] - ranked[:, a.shape[1]]
     tie = margin == 0
     report.tried("margin between the last chosen and the first left out", f"largest {float(margin.max()):.3g}")

@@ -19,6 +19,9 @@ FAR = 16.0
 
 def suffix(case: Case, report: Report) -> bool:
     """Needs no formula: the other side's bits inside the program, and what is done to them in float64's terms."""
+    if report.rounding:
+        # One function in float64: what comes after is rounding, however much of it.
+        return False
     a, b = case.outputs()
     for name, program, rows, wanted, made in (
         (case.names[0], case.a, case.shared.a, b, a),
@@ -41,7 +44,8 @@ def _after(program: Program, rows: Tensor, wanted: Tensor) -> str | None:
     at: list[int] = []
 
     def look(number: int, op: Op, env: dict[str, Any]) -> None:
-        for name in (*op.outs, *op.writes):
+        # Not what is written into: a buffer that is filled piece by piece may hold anything before that.
+        for name in op.outs:
             value = rows_of(home(env.get(name)), len(program.rows)) if name is not None else None
             if value is not None and value.is_floating_point() and same_bits(value[rows], wanted):
                 at.append(number)
