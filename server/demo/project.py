@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 import subprocess
@@ -28,7 +29,7 @@ engine = "vllm"
 owner = "baseline"
 python = {python}
 options = {{ enforce_eager = true, max_model_len = 1024 }}
-env = {{ VLLM_CPU_KVCACHE_SPACE = "1" }}
+env = {{ VLLM_CPU_KVCACHE_SPACE = "1", TORCHINDUCTOR_CACHE_DIR = {compiled} }}
 axes = ["decode", "chunked_prefill", "prefix_cache"]
 
 [side.candidate]                     # a knob that the baseline agent tried
@@ -36,14 +37,14 @@ engine = "vllm"
 owner = "baseline"
 python = {python}
 options = {{ enforce_eager = true, max_model_len = 1024, max_num_seqs = 4 }}
-env = {{ VLLM_CPU_KVCACHE_SPACE = "1" }}
+env = {{ VLLM_CPU_KVCACHE_SPACE = "1", TORCHINDUCTOR_CACHE_DIR = {compiled} }}
 axes = ["decode", "chunked_prefill", "prefix_cache"]
 
 [side.rollout]                       # vLLM made batch-invariant
 engine = "vllm"
 python = {python}
 options = {{ enforce_eager = true, max_model_len = 1024, batch_invariant = true }}
-env = {{ VLLM_CPU_KVCACHE_SPACE = "1" }}
+env = {{ VLLM_CPU_KVCACHE_SPACE = "1", TORCHINDUCTOR_CACHE_DIR = {compiled} }}
 axes = ["decode", "chunked_prefill", "prefix_cache"]
 
 [side.rollout.expect.backends]       # what must be seen in the worker, and is declared to differ from the baseline
@@ -93,9 +94,21 @@ def make_project(folder: Path, python: str, seed: int) -> None:
     if not stamp.is_file() or stamp.read_text(encoding="utf-8") != str(seed):
         make_checkpoint(folder / "tiny-qwen3", python, seed)
         stamp.write_text(str(seed), encoding="utf-8")
-    config = CONFIG.format(seed=seed, python=json.dumps(python))
+    names = {"python": json.dumps(python), "compiled": json.dumps(str(compiled_by(folder, python)))}
+    config = CONFIG.format(seed=seed, **names)
     (folder / "bitgate.toml").write_text(config, encoding="utf-8")
     put_aside(folder / STATE, folder / BEFORE)
+
+
+def compiled_by(folder: Path, python: str) -> Path:
+    """Where the engines keep code that they compile: from demo to demo, while the packages it is made of are the same.
+
+    The place that they would choose is shared with every other environment of the machine, and check_provenance rightly
+    knows nothing of code that is older than the one that runs.
+    """
+    packages = sorted(Path(python).parent.parent.glob("lib/python*/site-packages"))
+    made = [str(path.stat().st_mtime_ns) for path in packages]
+    return folder.resolve() / "compiled" / hashlib.sha256("\n".join([python, *made]).encode()).hexdigest()[:12]
 
 
 def put_aside(state: Path, before: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -18,7 +19,7 @@ from bitgate.server.arguments import parse
 from bitgate.server.call_rules import sides_of
 from bitgate.server.demo.acts import BATCH, FLOOR, MORE, QUICK, UNFIXED, Act, Ask
 from bitgate.server.demo.person import NAME, Person
-from bitgate.server.demo.project import BEFORE, CONFIG, put_aside
+from bitgate.server.demo.project import BEFORE, CONFIG, compiled_by, put_aside
 from bitgate.server.gate_today import today
 from bitgate.store import Store
 from bitgate.store.chain import Entry
@@ -158,7 +159,7 @@ def test_the_ledger_verifies_and_the_demo_shows_the_board_and_where_to_review_it
 
 @pytest.mark.parametrize("act", EVERY.values(), ids=EVERY)
 def test_an_act_is_a_call_that_its_tool_takes_and_its_role_may_make(act: Act, tmp_path: Path) -> None:
-    (tmp_path / "bitgate.toml").write_text(CONFIG.format(seed=0, python='"python3"'), encoding="utf-8")
+    (tmp_path / "bitgate.toml").write_text(CONFIG.format(seed=0, python='"python3"', compiled='"c"'), encoding="utf-8")
     project = Project.load(tmp_path)
     request = parse(TOOLS.find(act.tool).request, act.request)
     frozen = {"baseline": "f" * 64} if act is FLOOR else {}
@@ -180,3 +181,13 @@ def test_the_demo_begins_a_ledger_and_keeps_the_one_before(tmp_path: Path) -> No
         put_aside(state, before)
         assert (before / "ledger.db").read_text(encoding="utf-8") == content
         assert [path.name for path in state.iterdir()] == ["hashes.db"]
+
+
+def test_compiled_code_is_kept_while_the_packages_it_is_made_of_are_the_same(tmp_path: Path) -> None:
+    packages = tmp_path / "venv" / "lib" / "python3.11" / "site-packages"
+    packages.mkdir(parents=True)
+    python = str(tmp_path / "venv" / "bin" / "python")
+    before = compiled_by(tmp_path, python)
+    assert compiled_by(tmp_path, python) == before
+    os.utime(packages, (1, 1))
+    assert compiled_by(tmp_path, python) != before
