@@ -43,7 +43,7 @@ def follow(
     first, *later = seen.answers
     assert (first["state"], first.get("verdict")) == ("running", None) and first["run_id"] in first["next"], first
     assert later and all(answer["run_id"] == first["run_id"] for answer in later)
-    assert seen.notes == sorted(set(seen.notes)), "progress never goes back, and is told once"
+    assert seen.notes == sorted(seen.notes), "progress never goes back, from one call to the next either"
     return seen
 
 
@@ -55,8 +55,11 @@ async def _follow(project: Path, tool: str, body: Mapping[str, Any], timeout_s: 
         seen.messages.append(message or "")
 
     async def answered(name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        before = len(seen.notes)
         result = await client.call_tool(name, dict(arguments), progress_callback=on_progress)
         assert not result.is_error and isinstance(result.structured_content, dict), result.content
+        told = seen.notes[before:]
+        assert told == sorted(set(told)), "one call is told each progress once"
         assert len(result.model_dump_json(by_alias=True, exclude_none=True)) < LARGEST_ANSWER
         seen.answers.append(result.structured_content)
         return result.structured_content

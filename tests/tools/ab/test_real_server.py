@@ -137,12 +137,12 @@ def test_a_server_that_stops_early_voids_the_run_however_fast_it_is(project: Pat
 
 def test_a_server_that_is_slower_fails_and_a_real_mcp_client_follows_the_run(project: Path) -> None:
     """`running` and get_run, progress that grows, and an answer below 10 kB."""
-    asked = {"side": "slow", "other": "served", "blocks": 3, "null_blocks": 3, "warm_up": 1, "turn_s": 0.2}
+    asked = {"side": "slow", "other": "served", "blocks": 6, "null_blocks": 3, "warm_up": 1, "turn_s": 0.2}
     run = follow(project, "ab_benchmark", asked)
     assert run.end["verdict"] == "fail", run.end
     # By chance one null run in twenty does not hold 1.
     assert "slower" in codes(run.end) and set(codes(run.end)) <= {"slower", "null_run_biased"}
     assert run.end["figures"]["ratio_high"] < 1 and run.end["figures"]["claim"] == "slower"
-    turns = 2 * 1 + 4 * 3 + 4 * 3
+    turns = 2 * 1 + 4 * 3 + 4 * 6
     assert all(answer["progress"]["total"] == turns for answer in run.answers[1:-1])
     assert len(run.notes) > 2 and run.notes[-1] <= turns
