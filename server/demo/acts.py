@@ -190,7 +190,8 @@ FLOOR: Final = Act(
     "Pairs of turns in random ABBA blocks; the lower end of the interval is held against the floor of 0.70.",
     "ab_benchmark",
     {"side": "rollout", "model": MODEL, "turn_s": 0.5},
-    expected=("pass", "fail", "inconclusive"),
+    # What speed is, is measured; and on a machine that has become busier the frozen baseline is rightly called slowed.
+    expected=("pass", "fail", "inconclusive", "invalid"),
     tries=2,
 )
 
