@@ -45,6 +45,19 @@ class StepRows:
     grade: str = "observed"
 
 
+def forward_computation(columns: Mapping[str, Any], passes: int, train: bool, seconds: float) -> dict[str, Any]:
+    """`StepRows.computation` of one forward over given tokens; `train`: with its graph and a backward."""
+    return {
+        "kind": "forward",
+        "passes": passes,
+        "mode": "train" if train else "eval",
+        "grad": train,
+        "backward": train,
+        "seconds": seconds,
+        "tokens": len(columns["sequence"]),
+    }
+
+
 @dataclass(frozen=True)
 class Perturbation:
     """One ulp added to one resident weight, and the way back."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from ..engine import PREFILL, EngineError, Step, StepRows
+from ..engine import PREFILL, EngineError, Step, StepRows, forward_computation
 from ..gradients import gradient_report
 from ..job import Job
 from ..sequences import Sequences
@@ -54,15 +54,7 @@ class ForwardEngine:
         started = time.monotonic()
         columns, passes = self._score(groups, step, sequences, train)
         info: dict[str, Any] = {"groups": len(groups)} | (self._training_info() if train else {})
-        computation = {
-            "kind": "forward",
-            "passes": passes,
-            "mode": "train" if train else "eval",
-            "grad": train,
-            "backward": train,
-            "seconds": time.monotonic() - started,
-            "tokens": len(columns["sequence"]),
-        }
+        computation = forward_computation(columns, passes, train, time.monotonic() - started)
         return StepRows(columns, info, computation)
 
     def _score(

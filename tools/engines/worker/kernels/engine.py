@@ -14,7 +14,7 @@ prepare_environment()
 import torch  # noqa: E402
 from torch import Tensor  # noqa: E402
 
-from ..engine import PREFILL, EngineError, Perturbation, Step, StepRows, wanted  # noqa: E402
+from ..engine import PREFILL, EngineError, Perturbation, Step, StepRows, forward_computation, wanted  # noqa: E402
 from ..engines.vllm_failures import explained  # noqa: E402
 from ..gradients import gradient_report  # noqa: E402
 from ..hardware import hardware, versions  # noqa: E402
@@ -82,15 +82,7 @@ class VllmKernels:
         self._model.train(train)
         started = time.monotonic()
         columns, passes = self._score(step, sequences, train)
-        computation = {
-            "kind": "forward",
-            "passes": passes,
-            "mode": "train" if train else "eval",
-            "grad": train,
-            "backward": train,
-            "seconds": time.monotonic() - started,
-            "tokens": len(columns["sequence"]),
-        }
+        computation = forward_computation(columns, passes, train, time.monotonic() - started)
         info = {"gradients": gradient_report(self._model.named_masters())} if train else {}
         return StepRows(columns, info, computation)
 
