@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from .gpu import batch_invariant_mode
+from .gpu import batch_invariant_mode, home
 from .program import Op, Point, Program, copied, tensors_of
 
 ATTENTION = "vllm.model_executor.layers.attention.attention"
@@ -52,7 +52,7 @@ def _for_rows(mark: Mark, forward: Any, rows: Any) -> Tensor:
     at = {key: number for number, key in enumerate(map(tuple, keys.tolist())) if key[0] >= 0}
     wanted = [at.get(key, -1) for key in map(tuple, rows.tolist())]
     owned = [number >= 0 or key[0] < 0 for number, key in zip(wanted, rows.tolist(), strict=True)]
-    return mark.canonical[torch.tensor(wanted).clamp(min=0)] if all(owned) else mark.canonical
+    return mark.canonical[torch.tensor(wanted, device=mark.canonical.device).clamp(min=0)] if all(owned) else mark.canonical
 
 
 class Tracer(TorchDispatchMode):
@@ -262,8 +262,9 @@ class Tracer(TorchDispatchMode):
         }
         rows = keys if end.keys is None else end.keys
         names = {f"{layer}.{name}": mark.name for (layer, name), mark in given.items()}
-        canonical = {f"{layer}.{name}": _for_rows(mark, keys, rows) for (layer, name), mark in passed.items()}
-        return Program(ops, names, end.shown, values, end.canonical, rows.tolist(), notes, canonical)
+        canonical = {f"{layer}.{name}": home(_for_rows(mark, keys, rows)) for (layer, name), mark in passed.items()}
+        values = {name: home(value) for name, value in values.items()}
+        return Program(ops, names, end.shown, values, home(end.canonical), rows.tolist(), notes, canonical)
 
     def _stops(self, given: Mapping[Point, Mark]) -> dict[str, int]:
         return {self._root(mark.name): mark.at for mark in given.values()}
