@@ -52,7 +52,11 @@ def _for_rows(mark: Mark, forward: Any, rows: Any) -> Tensor:
     at = {key: number for number, key in enumerate(map(tuple, keys.tolist())) if key[0] >= 0}
     wanted = [at.get(key, -1) for key in map(tuple, rows.tolist())]
     owned = [number >= 0 or key[0] < 0 for number, key in zip(wanted, rows.tolist(), strict=True)]
-    return mark.canonical[torch.tensor(wanted, device=mark.canonical.device).clamp(min=0)] if all(owned) else mark.canonical
+    return (
+        mark.canonical[torch.tensor(wanted, device=mark.canonical.device).clamp(min=0)]
+        if all(owned)
+        else mark.canonical
+    )
 
 
 class Tracer(TorchDispatchMode):
