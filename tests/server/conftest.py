@@ -19,8 +19,6 @@ from mcp.client import Client
 from mcp.client.stdio import StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "kits"))
-
 BROUGHT = Path(__file__).parent / "brought"
 TOKEN = "a-token-of-more-than-24-characters"
 CONFIG = """

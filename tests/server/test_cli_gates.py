@@ -2,35 +2,21 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from gate_world import new_world, signers, ssh_keys
 
 from bitgate.gates import sshsig
 from bitgate.gates.report import HEADINGS
 from bitgate.gates.table import BY_ID
 from bitgate.server.cli import cli
 
-
-def _load_kit() -> ModuleType:
-    path = Path(__file__).parents[1] / "gates" / "conftest.py"
-    spec = importlib.util.spec_from_file_location("gates_kit", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["gates_kit"] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-KIT = _load_kit()
-ssh_keys, signers, new_world = KIT.ssh_keys, KIT.signers, KIT.new_world
+__all__ = ["new_world", "signers", "ssh_keys"]
 
 
 @pytest.fixture

@@ -71,6 +71,12 @@ class Option:
                 return False
 
 
+def refuse_options(side: Side, why: str) -> None:
+    """Raises RequestError when a side that bitgate does not start has options."""
+    if side.options:
+        raise RequestError(f"side.{side.name}.options", dict(side.options), "no options", why)
+
+
 def check_table(field: str, given: Options, known: Sequence[Option], hint: str = "") -> None:
     """Every key is one of `known` and has a value it takes.
 

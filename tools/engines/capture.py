@@ -3,19 +3,12 @@
 from __future__ import annotations
 
 from bitgate.tools.config.sides import Side
-from bitgate.tools.engines.base import Adapter
-from bitgate.tools.errors import RequestError
+from bitgate.tools.engines.base import Adapter, refuse_options
 
 
 class CaptureAdapter(Adapter):
     def check_options(self, side: Side) -> None:
-        if side.options:
-            raise RequestError(
-                f"side.{side.name}.options",
-                dict(side.options),
-                "no options",
-                "A capture is read as it is; nothing is run.",
-            )
+        refuse_options(side, "A capture is read as it is; nothing is run.")
 
     def default_axes(self, side: Side) -> tuple[str, ...]:
         return ()

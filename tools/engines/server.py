@@ -3,19 +3,12 @@
 from __future__ import annotations
 
 from bitgate.tools.config.sides import Side
-from bitgate.tools.engines.base import Adapter
-from bitgate.tools.errors import RequestError
+from bitgate.tools.engines.base import Adapter, refuse_options
 
 
 class ServerAdapter(Adapter):
     def check_options(self, side: Side) -> None:
-        if side.options:
-            raise RequestError(
-                f"side.{side.name}.options",
-                dict(side.options),
-                "no options",
-                "Whoever started the server chose them; bitgate only sends requests.",
-            )
+        refuse_options(side, "Whoever started the server chose them; bitgate only sends requests.")
 
     def default_axes(self, side: Side) -> tuple[str, ...]:
         return ()

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import shutil
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import httpx2
 import pytest
 import uvicorn
+from gate_world import new_world, signers, ssh_keys
 
 from bitgate.gates.today import Today
 from bitgate.server.review.app import build_app
@@ -36,18 +34,7 @@ updates_per_step = 1
 """
 
 
-def _load_kit() -> ModuleType:
-    path = Path(__file__).parents[2] / "gates" / "conftest.py"
-    spec = importlib.util.spec_from_file_location("gates_kit", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["gates_kit"] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-KIT = _load_kit()
-ssh_keys, signers, new_world = KIT.ssh_keys, KIT.signers, KIT.new_world
+__all__ = ["new_world", "signers", "ssh_keys"]
 
 
 class WorldDesk(Desk):

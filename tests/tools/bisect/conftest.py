@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,7 +12,6 @@ import pytest
 ROOT = Path(__file__).resolve().parents[3]
 HERE = Path(__file__).parent
 
-sys.path.insert(0, str(ROOT / "tests" / "kits"))
 Script = Callable[..., str]
 
 

@@ -21,8 +21,6 @@ from bitgate.tools.provenance.hashing import HashCache
 from bitgate.tools.provenance.observed import Observation, parse_observation
 from bitgate.tools.provenance.rules import checks_of
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "kits"))
-
 WORKER = Path(__file__).parents[3] / "tools" / "engines" / "worker"
 PREFIXES = ["VLLM_", "NCCL_", "OMP_", "LD_PRELOAD"]
 FILES = {
