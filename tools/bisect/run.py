@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio.to_thread
-from pydantic import JsonValue
 
 from bitgate.store.records import ArtifactRef, Finding, Reason
 from bitgate.tools.bisect.cause import Localised, localise
@@ -16,21 +15,21 @@ from bitgate.tools.bisect.conclude import Outcome, everything, figures_of, reaso
 from bitgate.tools.bisect.graph import label
 from bitgate.tools.bisect.heatmap import draw
 from bitgate.tools.bisect.pairs import Pair, Plan, batch_plan, phase_plan, sides_plan, target_of
+from bitgate.tools.bisect.probing import probe
 from bitgate.tools.bisect.watch import Watch, watching
 from bitgate.tools.checks.company import forced, long_prompts
-from bitgate.tools.checks.execute import model_record, run_probe, side_record
+from bitgate.tools.checks.execute import model_record, side_record
 from bitgate.tools.checks.select import axes_of
 from bitgate.tools.config.sides import Side
 from bitgate.tools.config.workloads import TokenSequence
 from bitgate.tools.engines.adapters import adapter_of
-from bitgate.tools.errors import VerdictError, WorkerError
+from bitgate.tools.errors import VerdictError
 from bitgate.tools.reasons import next_step, reason, verdict_of
 
 if TYPE_CHECKING:
     from bitgate.tools.bisect_layer import BisectRequest
     from bitgate.tools.runs.context import RunContext
 
-PROBE_TIMEOUT_S: Final = 1800.0
 CLEAN_NEXT: Final = "Submit this evidence to C6, or go on with run_compare check=layout."
 FOUND_NEXT: Final = (
     "Run the repro script, change the operator it names on one side, and call bisect_layer again: the next cause, if "
@@ -63,7 +62,7 @@ async def run_bisect(context: RunContext, request: BisectRequest) -> Finding:
     outcome.weights = _unequal_weights(results, plan)
     if outcome.pair is not None and folders is not None:
         await context.progress(len(plan.starts) + 2, len(plan.starts) + 3, "experiments on the operators")
-        await _probe(context, watch, outcome, folders)
+        await probe(context, watch, outcome, folders)
     return await anyio.to_thread.run_sync(_finding, context, request, watch, outcome)
 
 
@@ -128,49 +127,6 @@ def _unproved(watch: Watch, pair: Pair) -> dict[str, str]:
     return (
         {} if isinstance(chunks, int) and chunks > 1 else {pair.label: f"no prompt was cut (prefill_chunks = {chunks})"}
     )
-
-
-async def _probe(context: RunContext, watch: Watch, outcome: Outcome, folders: tuple[Path | None, Path | None]) -> None:
-    """The experiments, in the interpreter of the side whose kernels are needed."""
-    assert outcome.pair is not None and outcome.found is not None and outcome.found.cause is not None
-    if folders[0] is None or folders[1] is None:
-        lacking = outcome.pair.a.name if folders[0] is None else outcome.pair.b.name
-        outcome.probe = {"failed": f"the operators of {lacking} could not be recorded"}
-        return
-    cause, pair = outcome.found.cause, outcome.pair
-    side = _prober(watch, pair, folders)
-    repro = context.folder / "repro"
-    options: dict[str, JsonValue] = {
-        "a": str(folders[0]),
-        "b": str(folders[1]),
-        "names": [pair.a.name, pair.b.name],
-        "kind": cause.node.kind,
-        "where": label(cause.node.point),
-        "sequence": cause.row[0],
-        "position": cause.row[1],
-        "same_side": pair.same_side,
-        "repro": str(repro),
-    }
-    try:
-        outcome.probe = await run_probe(context, side, "bisect_probe", context.folder, options, PROBE_TIMEOUT_S)
-    except WorkerError as error:
-        outcome.probe = {"failed": f"the experiments ended without a result: {error.code}: {error.message}"}
-    if (repro / "repro.py").exists():
-        outcome.repro = str(repro.relative_to(context.project.root))
-
-
-def _prober(watch: Watch, pair: Pair, folders: tuple[Path | None, Path | None]) -> Side:
-    """The side whose own kernels are in its program; the first when both or none have any."""
-    legs = {leg.engine: folder for leg, folder in zip((pair.a, pair.b), folders, strict=True) if folder}
-    starts = {start.name: start for start in watch.plan.starts}
-    needing = [name for name, folder in legs.items() if _own_kernels(folder)]
-    chosen = (needing or list(legs))[0]
-    return watch.sides[starts[chosen].side]
-
-
-def _own_kernels(folder: Path) -> bool:
-    body = json.loads((folder / "program0.json").read_text(encoding="utf-8"))
-    return any(not str(op[0]).startswith("aten.") for op in body["ops"])
 
 
 def _unequal_weights(results: Mapping[str, Any], plan: Plan) -> str | None:

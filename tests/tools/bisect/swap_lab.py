@@ -109,7 +109,7 @@ class Lab:
         a, b = (load_program(str(folder / side / "step")) for side in NAMES)
         case = Case(found.cause.node.kind, a, b, shared_rows(a, b, *found.cause.row), False, NAMES)
         report = classify(case)
-        proof = write_repro(str(folder / "repro"), case, shrunk(case), {"title": name, "lines": {}})
+        proof = write_repro(str(folder / "repro"), shrunk(case), {"title": name, "lines": {}})
         return {
             "swap": name,
             "point": ".".join(map(str, found.cause.node.point)),

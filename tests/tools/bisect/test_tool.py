@@ -17,6 +17,7 @@ from bitgate.tools.errors import RequestError
 from bitgate.tools.registry import TOOLS
 
 OWN = Path(__file__).parent / "own_trainer.py"
+KILLING = Path(__file__).parent / "killing"
 WORKLOAD = """
 [workload.short]
 max_tokens = 3
@@ -28,12 +29,14 @@ vocab = 200
 """
 
 
-def project_of(root: Path, python: str, model: Path) -> Project:
+def project_of(root: Path, python: str, model: Path, killed_at: str = "") -> Project:
+    """killed_at: `module:function` of the probes at which those of `own` die."""
+    dying = f'env = {{ PYTHONPATH = "{KILLING}", KILLED_AT = "{killed_at}" }}\n' if killed_at else ""
     vllm = f'engine = "vllm"\npython = "{python}"\nenv = {{ VLLM_CPU_KVCACHE_SPACE = "1" }}\n'
     own = f'engine = "python"\npython = "{python}"\nmodule = "{OWN}"\n'
     text = (
         f'[model.tiny]\npath = "{model}"\n'
-        f"[side.own]\n{own}options = {{ late = false }}\n"
+        f"[side.own]\n{own}{dying}options = {{ late = false }}\n"
         f"[side.late]\n{own}options = {{ late = true }}\n"
         f"[side.rollout]\n{vllm}options = {{ enforce_eager = true, max_model_len = 128, batch_invariant = true }}\n"
         f'[side.trainer]\nengine = "vllm_kernels"\npython = "{python}"\n'
@@ -93,3 +96,31 @@ def test_vllm_and_the_trainer_of_its_kernels_are_clean_and_transformers_is_not(p
     assert other.verdict == "fail"
     assert cause["class"] in ("precision", "reduction_order", "unknown"), cause
     assert other.figures["repro"]["exit_codes"] == [1, 1, 1]  # type: ignore[index, call-overload]
+
+
+@pytest.mark.engine
+def test_an_experiment_that_kills_its_process_leaves_the_cause_unknown_and_nothing_lost(
+    tmp_path: Path, engine_python: str, tiny: Path
+) -> None:
+    project = project_of(tmp_path, engine_python, tiny, "experiments.casts:precision")
+    found = bisected(project, check="rollout_vs_trainer", side="own", trainer="late")
+    figures: Any = found.figures
+    assert (found.verdict, [r.code for r in found.reasons]) == ("fail", ["points_missing", "cause_unknown"])
+    assert "the experiment precision" in found.summary and "SIGABRT" in found.summary
+    assert figures["first_cause"]["point"] == "layers.1.mlp_norm"
+    assert {"nondeterminism", "uninitialised_read", "input_layout"} <= set(figures["excluded"])
+    assert figures["experiments"][-1]["result"].startswith("not finished: engine_killed")
+    assert figures["repro"]["exit_codes"] == [1, 1, 1]
+
+
+@pytest.mark.engine
+def test_a_repro_whose_cutting_kills_its_process_is_left_uncut_and_the_class_stays(
+    tmp_path: Path, engine_python: str, tiny: Path
+) -> None:
+    project = project_of(tmp_path, engine_python, tiny, "smaller:smaller")
+    found = bisected(project, check="rollout_vs_trainer", side="own", trainer="late")
+    figures: Any = found.figures
+    assert (found.verdict, [r.code for r in found.reasons]) == ("fail", ["points_missing", "first_cause_found"])
+    assert figures["first_cause"]["class"] == "precision"
+    assert figures["experiments"][-1]["experiment"] == "making the repro smaller"
+    assert (figures["repro"]["exit_codes"], figures["repro"]["cut"]) == ([1, 1, 1], [])

@@ -201,12 +201,12 @@ def repro(folder: Path) -> Facts:
     a, b = traced(torch.nn.functional.linear, x, w), traced(torch.nn.functional.linear, x, other)
     row = int((x[:, 5] != 0).nonzero()[0])
     case = Case("linear", a, b, shared_rows(a, b, 0, row), False)
-    proof = write_repro(str(folder), case, shrunk(case), {"title": "t", "lines": {}})
+    proof = write_repro(str(folder), shrunk(case), {"title": "t", "lines": {}})
     yield "the repro reproduces", proof["exit_codes"] == [1, 1, 1]
     yield "in a hundredth of the bytes", proof["bytes"] < (2 * w.nbytes + 2 * x.nbytes) / 25
     same = traced(torch.nn.functional.linear, x, w)
     case = Case("linear", a, same, shared_rows(a, same, 0, row), False)
-    proof = write_repro(str(folder / "equal"), case, shrunk(case), {"title": "t", "lines": {}})
+    proof = write_repro(str(folder / "equal"), shrunk(case), {"title": "t", "lines": {}})
     yield (
         "equal sides are stored once, and give 0",
         proof["exit_codes"] == [0, 0, 0] and proof["bytes"] < 1.1 * w.nbytes,

@@ -12,11 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bitgate.tools.engines.worker.probes.experiments.case import Case
 from bitgate.tools.engines.worker.probes.gpu import SWITCH, follow_mode, registering
 from bitgate.tools.engines.worker.probes.program import Program
 from bitgate.tools.engines.worker.probes.repro import Small, write_repro
-from bitgate.tools.engines.worker.probes.rows import Shared
 from bitgate.tools.engines.worker.probes.tracer import Tracer, _defined
 
 
@@ -51,8 +49,7 @@ def mode_conflict() -> str:
 def of_a_gpu(folder: Path) -> dict[str, Any]:
     program = traced(Tracer(), torch.eye(8))
     program.notes["gpu"] = list(program.values)
-    case = Case("o_proj", program, program, Shared([0], [0], 0), False)
-    made = write_repro(str(folder), case, Small(program, program, 0, 0), {"title": "t", "lines": {}})
+    made = write_repro(str(folder), Small(program, program, 0, 0), {"title": "t", "lines": {}})
     ran = subprocess.run([sys.executable, "repro.py"], cwd=folder, capture_output=True, text=True, check=False)
     return {"exit": ran.returncode, "said": ran.stderr.strip(), "proved": made["reproduces"]}
 

@@ -47,13 +47,18 @@ EXPERIMENTS: Final[tuple[Experiment, ...]] = (
 )
 
 
-def classify(case: Case) -> Report:
-    """Replays both programs, then tries one experiment after the other until one shows the class."""
+def classify(case: Case, before: Callable[[str, Report], None] = lambda *_: None) -> Report:
+    """Replays both programs, then tries one experiment after the other until one shows the class.
+
+    before: told the name of what comes next, and what is known until then.
+    """
     report = Report()
+    before("replay", report)
     if not replays(case, report):
         return report
     leaf(case, report)
     for experiment in EXPERIMENTS:
+        before(experiment.__name__, report)
         if experiment(case, report):
             break
     return report

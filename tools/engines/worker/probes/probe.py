@@ -11,11 +11,12 @@ from typing import Any
 import torch
 
 from ..engine import EngineError, Perturbation, Step, StepRows
+from ..files import write_json
 from ..job import Job
 from ..sequences import Sequences
 from .classify import classify
 from .experiments.case import Case, Report
-from .repro import PROOFS, shrunk, write_repro
+from .repro import PROOFS, Small, shrunk, write_repro
 from .rows import differing, shared_rows
 from .smaller import SECONDS, smaller
 from .stored import load_program
@@ -62,10 +63,25 @@ def probe(options: Mapping[str, Any]) -> dict[str, Any]:
     if shared.target < 0:
         return {"failed": "the row under suspicion is not in both programs"}
     case = Case(options["kind"], programs[0], programs[1], shared, bool(options["same_side"]), names)
+    known = options.get("known")
+    if known is not None:
+        return {**known, "repro": _as_recorded(case, known, options)}
+    report = classify(case, lambda name, until: _note(options, f"the experiment {name}", case, until, classified=False))
+    _note(options, "making the repro smaller", case, report, classified=True)
+    return {**_said(case, report), "repro": _repro(case, report, options)}
+
+
+def _note(options: Mapping[str, Any], during: str, case: Case, report: Report, *, classified: bool) -> None:
+    """On the disk before it is tried: what is tried may end the process."""
+    if "journal" in options:
+        body = {"during": during, "classified": classified, "known": _said(case, report)}
+        write_json(options["journal"], body, durable=False)
+
+
+def _said(case: Case, report: Report) -> dict[str, Any]:
     a, b = case.outputs()
     wide = (a.to(torch.float64) - b.to(torch.float64)).abs() if a.shape == b.shape else torch.tensor([float("nan")])
-    report = classify(case)
-    made = {
+    return {
         "class": report.label,
         "mechanism": report.mechanism,
         "faulty": report.faulty,
@@ -76,8 +92,6 @@ def probe(options: Mapping[str, Any]) -> dict[str, Any]:
         "rows_compared": len(a),
         "largest_difference": _finite(float(wide.max())),
     }
-    made["repro"] = _repro(case, report, options)
-    return made
 
 
 def _finite(value: float) -> float | None:
@@ -85,25 +99,32 @@ def _finite(value: float) -> float | None:
 
 
 def _repro(case: Case, report: Report, options: Mapping[str, Any]) -> dict[str, Any]:
+    small, cuts = smaller(case, report, float(options.get("shrink_s", SECONDS)))
+    return _written(case, shrunk(small), cuts, {"class": report.label, "mechanism": report.mechanism}, options)
+
+
+def _as_recorded(case: Case, known: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
+    """The programs as they ran in their engines: nothing is tried on them, since what was tried ended the process."""
+    row_a, row_b = (int(rows[case.shared.target]) for rows in (case.shared.a, case.shared.b))
+    return _written(case, Small(case.a, case.b, row_a, row_b), [], known, options)
+
+
+def _written(
+    case: Case, small: Small, cuts: list[str], known: Mapping[str, Any], options: Mapping[str, Any]
+) -> dict[str, Any]:
+    label = known.get("class", "unknown")
     about = {
         "title": f"{options['where']}: {case.names[0]} and {case.names[1]} differ",
         "lines": {
-            "class": f"{report.label} ({report.mechanism or 'no experiment showed why'})",
+            "class": f"{label} ({known.get('mechanism') or known.get('failed') or 'no experiment showed why'})",
             "row": f"sequence {options['sequence']}, position {options['position']}",
             "side_a": case.names[0],
             "side_b": case.names[1],
             "torch": torch.__version__,
         },
     }
-    small, cuts = smaller(case, report, float(options.get("shrink_s", SECONDS)))
-    made = write_repro(
-        options["repro"],
-        case,
-        shrunk(small),
-        about,
-        proofs=int(options.get("proofs", PROOFS)),
-        poisoned=report.label == "uninitialised_read",
-    )
+    proofs, poisoned = int(options.get("proofs", PROOFS)), label == "uninitialised_read"
+    made = write_repro(options["repro"], small, about, proofs=proofs, poisoned=poisoned)
     made["cut"] = cuts
     with open(os.path.join(options["repro"], "about.json"), "w", encoding="utf-8") as file:
         json.dump({**about, "proof": made}, file, indent=1, allow_nan=False)

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from . import fits
 from .gpu import follow_mode, home, on_device, registering
 
 Point = tuple[int, str]
@@ -105,7 +106,9 @@ def call(op: Op, env: dict[str, Any]) -> None:
     args = decoded(op.args, env)
     if op.name == ONEDNN:
         _check_product(*args)
+    fits.check(op.name, args)
     result = function(op.name)(*args, **{k: decoded(v, env) for k, v in op.kwargs.items()})
+    fits.note(op.name, args, result)
     outs = result if isinstance(result, tuple | list) else [result]
     for name, value in zip(op.outs, outs, strict=False):
         if name is not None:

@@ -48,7 +48,7 @@ def shrunk(case: Case) -> Small:
     target_a, target_b = (int(rows[case.shared.target]) for rows in (case.shared.a, case.shared.b))
     wanted_a, wanted_b = (t[case.shared.target] for t in case.outputs())
 
-    def gives(wanted: Tensor, place: int, first: int, key: list[int]) -> Any:
+    def gives(wanted: Tensor, key: list[int]) -> Any:
         def fails(program: Program) -> bool:
             at = program.rows.index(key)
             result = rows_of(program.result(), len(program.rows))
@@ -57,14 +57,14 @@ def shrunk(case: Case) -> Small:
         return fails
 
     key = list(case.a.rows[target_a])
-    a, row_a = fewest_rows(case.a, target_a, gives(wanted_a, target_a, 0, key))
-    b, row_b = fewest_rows(case.b, target_b, gives(wanted_b, target_b, 0, key))
+    a, row_a = fewest_rows(case.a, target_a, gives(wanted_a, key))
+    b, row_b = fewest_rows(case.b, target_b, gives(wanted_b, key))
     a, b = narrowed(a, row_a, b, row_b)
     return Small(a, b, row_a, row_b)
 
 
 def write_repro(
-    folder: str, case: Case, small: Small, about: dict[str, Any], *, proofs: int = PROOFS, poisoned: bool = False
+    folder: str, small: Small, about: dict[str, Any], *, proofs: int = PROOFS, poisoned: bool = False
 ) -> dict[str, Any]:
     """Writes it, and runs it in `proofs` fresh processes; returns what they said.
 

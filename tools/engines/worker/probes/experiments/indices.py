@@ -64,7 +64,10 @@ def _with(program: Program, name: str, value: Tensor) -> Any:
 
     try:
         if name in program.values:
-            return program.result({name: value})
+            # An engine's one tensor may be kept more than once: the plan of attention has its own copy of the lengths.
+            own = program.values[name]
+            alike = [n for n, v in program.values.items() if v.dtype == own.dtype and torch.equal(v, own)]
+            return program.result(dict.fromkeys(alike, value))
         return program.run(hook=put)[program.output]
     except (RuntimeError, IndexError, ValueError):
         return None
@@ -98,7 +101,8 @@ def _integers(program: Program) -> dict[str, Tensor]:
         for name, value in made.items():
             if tainted or value.is_floating_point():
                 floats.add(name)
-            elif value.numel() > 1 and name not in features:
+            elif value.numel() > 1 and name not in features and op.name.startswith("aten."):
+                # What a kernel of its own makes may be no integers: vLLM's plan of attention holds pointers.
                 found[name] = home(value).clone()
 
     program.run(hook=look)
