@@ -4,14 +4,15 @@
 
 On the load path: every turn of the load driver (worker/load) with clocks around each call into vLLM. What of a turn's
 time is in none of them is ours, and so is what the noting of tokens adds inside one; the clocks' own time counts as
-ours too. Beside it: the shares of a core that the other side's process takes while it waits for its turn, and, in a
-real A/A run, that bitgate's supervisor and the guards of the two engines take. `--floor` adds a real run against the
-baseline as that A/A run saw it.
+ours too. Beside it: the shares of a core that bitgate's threads in the other side's process take while it waits for its
+turn, and, in a real A/A run, that bitgate's supervisor and the guards of the two engines take. An engine's own threads
+wake while it waits too (Gloo's, which vLLM starts for each of its groups, look a hundred times a second); that is
+printed, and no limit is set to it. `--floor` adds a real run against the baseline as that A/A run saw it.
 
 In the same engine the same requests are also served by vLLM's own `LLM.generate`, in random ABBA or BAAB blocks with
 the driver: the ratio of processor times, with its interval, shows whether watching slows vLLM itself down.
 
-Ends with 1 when the time on the load path and beside it is not under the limit.
+Ends with 1 when one of these is not under its limit.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ from bitgate.tools.ab.statistics import (
 )
 
 WORKER = Path(__file__).parents[2] / "tools" / "engines" / "worker"
-GOAL = 0.01
+LIMITS = {"on the load path": 0.01, "the side that waits": 0.005, "the supervisor": 0.01, "the guards": 0.005}
+"""Of a turn's time, and of a core beside it."""
 
 SCRIPT = """
 import json, os, random, sys, threading, time
@@ -110,15 +112,29 @@ os.makedirs(waits)
 def call(number):
     with open(os.path.join(waits, f"{number:05d}.json"), "w") as file:
         file.write("{}")
-LeaseThread(Lease(out, 1e9)).start()
+def used():
+    # Processor seconds of every thread, which the scheduler counts in nanoseconds.
+    found = {}
+    for thread in os.listdir("/proc/self/task"):
+        with open(f"/proc/self/task/{thread}/schedstat") as file:
+            found[int(thread)] = int(file.read().split()[0]) / 1e9
+    return found
+lease = LeaseThread(Lease(out, 1e9))
+lease.start()
+ours = {threading.main_thread().native_id, lease.native_id}
 rest()
-cpu, wall = time.process_time(), time.perf_counter()
+before, wall, timers = used(), time.perf_counter(), set()
 for number in range(5):
-    threading.Timer(1.0, call, [number]).start()  # as long as a turn of the other side takes by default
+    timer = threading.Timer(1.0, call, [number])  # as long as a turn of the other side takes by default
+    timer.start()
+    timers.add(timer.native_id)
     _next(waits, number)
-waiting = (time.process_time() - cpu) / (time.perf_counter() - wall)
+after, wall = used(), time.perf_counter() - wall
+spent_by = {thread: (seconds - before.get(thread, 0.0)) / wall for thread, seconds in after.items()}
+waiting = sum(share for thread, share in spent_by.items() if thread in ours)
+idle = sum(share for thread, share in spent_by.items() if thread not in ours | timers)
 with open(out, "w", encoding="utf-8") as file:
-    json.dump({"turns": turns, "shares": shares, "waiting": waiting}, file)
+    json.dump({"turns": turns, "shares": shares, "waiting": waiting, "idle": idle}, file)
 os._exit(0)
 """
 
@@ -170,13 +186,11 @@ def main() -> None:
     for column, name in ((1, "processor time"), (0, "wall time")):
         print(said(name, block_log_ratios(pair_log_ratios(schedule, seconds[:, column]))))
     beside = measured_run(python, options.blocks, floor=options.floor)
-    print(f"on the load path: {np.median(shares):.2%} of a turn (highest of {len(shares)}: {shares.max():.2%})")
-    print(f"the side that waits: {waiting:.2%} of a core")
-    for name, share in beside.items():
-        print(f"{name}: {share:.2%} of a core")
-    together = float(np.median(shares)) + waiting + sum(beside.values())
-    print(f"together {together:.2%}; under {GOAL:.0%}")
-    sys.exit(not together < GOAL)
+    found_shares = {"on the load path": float(np.median(shares)), "the side that waits": waiting, **beside}
+    for name, share in found_shares.items():
+        print(f"{name}: {share:.2%} of {'a turn' if name == 'on the load path' else 'a core'}; under {LIMITS[name]:.1%}")
+    print(f"besides, threads of vLLM itself in the side that waits: {found['idle']:.2%} of a core (on both sides alike)")
+    sys.exit(any(share >= LIMITS[name] for name, share in found_shares.items()))
 
 
 if __name__ == "__main__":

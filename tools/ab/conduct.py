@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from bitgate.tools.runs.context import RunContext, SideToRun
 
 MOST_ROUNDS: Final = 50
-LOOK_FROM: Final = 0.8
-"""Share of the side's shortest turn, before which nobody looks whether the next one is over."""
 
 
 @dataclass(frozen=True)
@@ -168,7 +166,8 @@ class WorkerSide:
         body: dict[str, object] = {"arm": self.arm, "rounds": rounds, "of": of, "profile": call.phase == "profile"}
         await run_sync(write_call, self.turns, number, body)
         # A worker may be on another host: there is nothing to wait on but the file, and looking for it costs the turn.
-        await anyio.sleep(LOOK_FROM * expected_s)
+        # When its shortest turn is over, this one is too, or soon; then its threads come to rest, which nobody times.
+        await anyio.sleep(expected_s)
         sample, began = self.samples / f"turn-{number:05d}.json", time.monotonic()
         while not sample.exists():  # noqa: ASYNC110
             await anyio.sleep(pause_after(time.monotonic() - began))

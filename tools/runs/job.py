@@ -23,6 +23,7 @@ from bitgate.tools.runs.codes import advice
 from bitgate.tools.runs.context import SideToRun
 from bitgate.tools.runs.diagnosis import conclude, rank_end
 from bitgate.tools.runs.elsewhere import Elsewhere
+from bitgate.tools.runs.exits import Exits
 from bitgate.tools.runs.folder import RunFolder
 from bitgate.tools.runs.interpreter import check_interpreter, side_environment
 from bitgate.tools.runs.launchers import Launch, Start
@@ -32,7 +33,10 @@ from bitgate.tools.runs.results import JobResult, rank_name
 from bitgate.tools.runs.stage import stage_worker
 from bitgate.tools.runs.tails import tail_of
 
+LOOK_S: Final = 1.0
+"""Longest pause between two looks at a job that goes on; of its end the kernel tells."""
 POLL_S: Final = 0.2
+"""The same where the kernel does not tell."""
 LOST_RANK_GRACE_S: Final = 5.0
 """How long the other commands of a launch may go on after one of them failed."""
 
@@ -128,6 +132,10 @@ class JobRun:
 
     async def _watch(self, deadlines: Deadlines) -> WorkerError | None:
         """Until every command has ended, or the reason why they must be."""
+        with Exits(process.pid for process in self.processes) as exits:
+            return await self._look_after(deadlines, exits)
+
+    async def _look_after(self, deadlines: Deadlines, exits: Exits) -> WorkerError | None:
         failed_at: float | None = None
         checked, pause = 0.0, 0.02
         while any(process.exit_code is None for process in self.processes):
@@ -144,8 +152,8 @@ class JobRun:
             if missed := deadlines.missed(now, notes):
                 return _problem(missed[0], f"side {self.side.name}: {missed[1]}")
             await self._tell_share(notes)
-            await anyio.sleep(pause)
-            pause = min(POLL_S, pause * 1.5)
+            await exits.wait(pause)
+            pause = min(LOOK_S if exits.all_watched else POLL_S, pause * 1.5)
         return None
 
     def _disk(self) -> WorkerError | None:
