@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
+import sys
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -12,6 +11,10 @@ from statistics import median
 from typing import Any
 
 import anyio
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "kits"))
+
+from vllm_project import made_project, vllm_side, workload
 
 from bitgate.store import Store
 from bitgate.store.records import Evidence
@@ -22,34 +25,17 @@ from bitgate.tools.runs.control import run_folder, start_run, wait_run
 from bitgate.tools.runs.lease import holder
 from bitgate.tools.runs.processes import marked_run
 
-MAKER = Path(__file__).parents[2] / "tools" / "engines" / "worker" / "tiny_model.py"
-CONFIG = """
-[model.tiny]
-path = "tiny"
-[side.baseline]
-engine = "vllm"
-python = {python}
-options = {{ enforce_eager = true, max_model_len = 512 }}
-env = {{ VLLM_CPU_KVCACHE_SPACE = "1" }}
-[side.rollout]
-engine = "vllm"
-python = {python}
-options = {{ enforce_eager = true, max_model_len = 512, batch_invariant = true }}
-env = {{ VLLM_CPU_KVCACHE_SPACE = "1" }}
-[workload.short]
-max_tokens = 64
-[workload.short.generator]
-count = 32
-length = [10, 100]
-vocab = 900
-"""
+ROOM = 512
+KERNELS = 'backends = { "attention*" = "*", "operators*" = "*" }'
+"""What batch invariance changes, and the side therefore declares."""
 EVERY_S = 1.0
 
 
-def made_project(root: Path, python: str) -> Project:
-    (root / "bitgate.toml").write_text(CONFIG.format(python=json.dumps(python)), encoding="utf-8")
-    subprocess.run([python, str(MAKER), str(root / "tiny")], check=True, capture_output=True)
-    return Project.load(root)
+def vllm_project(root: Path, python: str) -> Project:
+    """vLLM as it comes, and batch-invariant."""
+    baseline = vllm_side("baseline", python, room=ROOM)
+    rollout = vllm_side("rollout", python, room=ROOM, options={"batch_invariant": True}, expect=KERNELS)
+    return made_project(root, python, baseline, rollout, workload(64, 32, (10, 100)))
 
 
 @dataclass
@@ -88,7 +74,7 @@ def processor_seconds(pid: int) -> float:
 
 def ran(project: Project, known: LedgerFacts | None = None, **request: Any) -> tuple[Evidence, Costs]:
     async def to_end() -> tuple[str, Costs]:
-        facts = known.model_dump(mode="json") if known else None
+        facts = (known or LedgerFacts(read=True)).model_dump(mode="json")
         run = await start_run(project, "ab_benchmark", AbRequest(**request), actor="bench", known=facts)
         costs = Costs(run.id, run_folder(project, run.id).lease)
         run = await wait_run(project, run.id, None, costs.look)

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from ab_runs import as_frozen, made_project, ran
+from ab_runs import as_frozen, ran, vllm_project
 
 from bitgate.tools.ab.statistics import (
     Floats,
@@ -155,7 +155,7 @@ def measured(python: str, blocks: int) -> tuple[tuple[str, ...], dict[str, Any]]
 def measured_run(python: str, blocks: int, *, floor: bool) -> dict[str, float]:
     """Shares of a core by process of a real A/A run; says its ratio, and with `floor` that of a run after a freeze."""
     with tempfile.TemporaryDirectory() as folder:
-        project = made_project(Path(folder), python)
+        project = vllm_project(Path(folder), python)
         evidence, costs = ran(project, side="baseline", other="baseline", blocks=blocks)
         print(f"aa: {evidence.verdict}: {evidence.summary}")
         if floor:
@@ -188,8 +188,9 @@ def main() -> None:
     beside = measured_run(python, options.blocks, floor=options.floor)
     found_shares = {"on the load path": float(np.median(shares)), "the side that waits": waiting, **beside}
     for name, share in found_shares.items():
-        print(f"{name}: {share:.2%} of {'a turn' if name == 'on the load path' else 'a core'}; under {LIMITS[name]:.1%}")
-    print(f"besides, threads of vLLM itself in the side that waits: {found['idle']:.2%} of a core (on both sides alike)")
+        of = "a turn" if name == "on the load path" else "a core"
+        print(f"{name}: {share:.2%} of {of}; under {LIMITS[name]:.1%}")
+    print(f"besides, vLLM's own threads in the side that waits: {found['idle']:.2%} of a core, on both sides alike")
     sys.exit(any(share >= LIMITS[name] for name, share in found_shares.items()))
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from pydantic import ValidationError
+from pydantic import JsonValue, ValidationError
 
 from bitgate.store.records import Finding
 from bitgate.tools.ab.analysis import compared, judged, outcome
@@ -33,7 +34,7 @@ def conclude(context: RunContext, ran: Ran) -> Finding:
         facts_of(ran, "b", records, models),
         ran.score.turns,
         ran.plan.max_tokens,
-        _known(context),
+        known_of(context.known),
         ran.workload,
         result.main.interval.ratio if result.main else None,
     )
@@ -81,8 +82,9 @@ def conclude_breakdown(context: RunContext, ran: Ran) -> Finding:
     )
 
 
-def _known(context: RunContext) -> LedgerFacts:
+def known_of(known: Mapping[str, JsonValue]) -> LedgerFacts:
+    """What cannot be read counts as not read: then nothing is claimed (vetoes.py)."""
     try:
-        return LedgerFacts.model_validate(context.known)
+        return LedgerFacts.model_validate(known)
     except ValidationError:
         return LedgerFacts()

@@ -234,6 +234,12 @@ def contaminated(trial: Trial) -> Found:
             yield "baseline_contaminated", f"side {side.name}: batch-invariant code is active: {', '.join(found[:4])}"
 
 
+def unread_ledger(trial: Trial) -> Found:
+    """Whether a baseline is frozen decides what may be claimed of two candidates too."""
+    if not trial.ledger.read and trial.check != "floor":
+        yield "not_observed", "what the ledger knows was not handed on, or cannot be read: is a baseline frozen?"
+
+
 def drift(trial: Trial) -> Found:
     if trial.ledger.freeze is None:
         return
@@ -289,6 +295,6 @@ def _arms(trial: Trial) -> tuple[tuple[Arm, SideFacts], tuple[Arm, SideFacts]]:
 
 RULES: Final[tuple[Callable[[Trial], Found], ...]] = (
     too_few_pairs, order_confounded, tokens, failures, clocks, throttling, other_processes, transport, image, model,
-    kernels, contaminated, drift, slowed, fresh_bits, too_good,
+    kernels, contaminated, unread_ledger, drift, slowed, fresh_bits, too_good,
 )  # fmt: skip
 """To add a veto: a rule here, and a row in the table of reasons."""

@@ -162,14 +162,18 @@ def moved_on(facts: RankFacts, declared: Declared) -> Iterator[Check]:
     Code that the process itself made at run time, in the caches that are known to hold such, is no sign of that.
     """
     place = facts.seen.place
-    if place is None or place.started_at is None:
-        yield not_observed(facts, "place", "files", "as they were when the process started")
+    expected = "as they were when the process started"
+    if place is None:
+        yield not_observed(facts, "place", "files", expected)
+        return
+    if place.started_at is None:
+        yield Check("files", expected, "nothing: no /proc says when the process started", "not_observed")
         return
     began = place.started_at * 1e9
     made = {cache.file for cache in facts.seen.caches or ()}
     late = [m.path for m in facts.seen.modules or () if m.path not in made and _is_late(m, began)]
     if late:
-        yield Check("files", "as they were when the process started", f"written since: {some(late)}", "code_moved_on")
+        yield Check("files", expected, f"written since: {some(late)}", "code_moved_on")
 
 
 def _is_late(module: SeenModule, began_ns: float) -> bool:

@@ -42,10 +42,11 @@ class KnownFile:
     def digest(self) -> str | None:
         return self.blake3 or (f"sha256:{self.sha256}" if self.sha256 else None)
 
-    def differs_from(self, other: KnownFile) -> bool:
-        """By a hash that both have: a file of another host may have come with SHA-256 alone."""
+    def same_as(self, other: KnownFile) -> bool | None:
+        """By a hash that both have: a file of another host may have come with SHA-256 alone. None: there is no such."""
         pairs = ((self.blake3, other.blake3), (self.sha256, other.sha256))
-        return any(one != two for one, two in pairs if one and two)
+        equal = [one == two for one, two in pairs if one and two]
+        return all(equal) if equal else None
 
 
 @dataclass(frozen=True)

@@ -70,6 +70,14 @@ def backends(facts: RankFacts, declared: Declared) -> Iterator[Check]:
             yield Check(f"backend {name}", value, text, code)
 
 
+def machine(facts: RankFacts, declared: Declared) -> Iterator[Check]:
+    """What lies below the engine, and what is installed: recorded, and compared with the other ranks and sides."""
+    if facts.seen.device is None:
+        yield not_observed(facts, "device", "device", "its models and versions")
+    if facts.seen.distributions is None and not declared.expect.versions:
+        yield not_observed(facts, "distributions", "installed packages", "their versions")
+
+
 def transport(facts: RankFacts, declared: Declared) -> Iterator[Check]:
     """Observed from variables alone; without one, how ranks really talk was not seen."""
     wanted = declared.expect.transport
@@ -85,6 +93,8 @@ def transport(facts: RankFacts, declared: Declared) -> Iterator[Check]:
 
 
 def unobserved_workers(facts: RankFacts, declared: Declared) -> Iterator[Check]:
+    if facts.seen.children is None:
+        yield not_observed(facts, "children", "workers", "every process that computes is observed")
     for child in facts.seen.children or ():
         if child.computes:
             shown = f"process {child.pid} holds a torch: {child.command[:80]}"
@@ -93,6 +103,9 @@ def unobserved_workers(facts: RankFacts, declared: Declared) -> Iterator[Check]:
 
 def caches(facts: RankFacts, declared: Declared) -> Iterator[Check]:
     """Code made at run time that is older than the code it was made from."""
+    if facts.seen.caches is None or facts.seen.mapped is None:
+        section = "mapped" if facts.seen.mapped is None else "caches"
+        yield not_observed(facts, section, "caches", "made from the code that runs")
     made = {cache.file for cache in facts.seen.caches or ()}
     code = [m for m in facts.seen.modules or () if m.stat and m.top in WATCHED and m.path not in made]
     newest = max((m.stat[4] / 1e9 for m in code if m.stat), default=0.0)

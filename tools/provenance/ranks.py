@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from bitgate.tools.config.digests import digest_env
@@ -12,29 +13,55 @@ from bitgate.tools.provenance.check import WORKER, Check, RankFacts, flattened, 
 from bitgate.tools.provenance.files import KnownFile
 
 
+@dataclass(frozen=True)
+class Apart:
+    """What one rank has otherwise than rank 0, or what of it nobody could compare."""
+
+    what: str
+    observed: bool = True
+
+
 def between_ranks(ranks: Sequence[RankFacts]) -> list[Check]:
-    """Every rank against rank 0, one check for each kind of thing that is not the same."""
+    """Every rank against rank 0: of each kind of thing, what is not the same, and what could not be compared."""
     first, *others = ranks
-    return [
-        Check("ranks", f"the {what} of rank 0", some(names), "ranks_differ", other.rank)
-        for other in others
-        for what, differ in COMMON
-        if (names := sorted(differ(first, other)))
-    ]
+    checks = []
+    for other in others:
+        for kind, compare in COMMON:
+            found = list(compare(first, other))
+            for code, observed in (("ranks_differ", True), ("not_observed", False)):
+                names = sorted({item.what for item in found if item.observed is observed})
+                if names:
+                    checks.append(Check("ranks", f"the {kind} of rank 0", some(names), code, other.rank))
+    return checks
 
 
-def _modules(one: RankFacts, other: RankFacts) -> Iterator[str]:
+def _modules(one: RankFacts, other: RankFacts) -> Iterator[Apart]:
     """By name, so that a rank which imports it from another place is seen by the bytes that it found there."""
-    return _other_bytes(modules_of(one), modules_of(other))
+    yield from _unobserved("modules", one, other)
+    yield from _other_bytes(modules_of(one), modules_of(other))
 
 
-def _libraries(one: RankFacts, other: RankFacts) -> Iterator[str]:
+def _libraries(one: RankFacts, other: RankFacts) -> Iterator[Apart]:
     """By the file's name: a second libnccl.so.2 from another folder is another library."""
-    return _other_bytes(_libraries_of(one), _libraries_of(other))
+    yield from _unobserved("mapped", one, other)
+    yield from _other_bytes(_libraries_of(one), _libraries_of(other))
 
 
-def _other_bytes(one: Mapping[str, KnownFile], other: Mapping[str, KnownFile]) -> Iterator[str]:
-    return (f"other bytes in {name}" for name, file in other.items() if name in one and one[name].differs_from(file))
+def _other_bytes(one: Mapping[str, KnownFile], other: Mapping[str, KnownFile]) -> Iterator[Apart]:
+    for name, file in other.items():
+        same = one[name].same_as(file) if name in one else True
+        if same is None:
+            yield Apart(f"no hash of {name} that both have", observed=False)
+        elif not same:
+            yield Apart(f"other bytes in {name}")
+
+
+def _unobserved(section: str, *ranks: RankFacts) -> Iterator[Apart]:
+    """A rank without this section: nobody can say that it is as the others are."""
+    for facts in ranks:
+        if getattr(facts.seen, section) is None:
+            why = facts.seen.not_observed.get(section, "the worker did not report it")
+            yield Apart(f"nothing from rank {facts.rank}: {why}", observed=False)
 
 
 def modules_of(facts: RankFacts) -> dict[str, KnownFile]:
@@ -48,10 +75,12 @@ def _libraries_of(facts: RankFacts) -> dict[str, KnownFile]:
     return {name: facts.files.of(path) for name, path in zip(names, found, strict=True) if names.count(name) == 1}
 
 
-def _versions(one: RankFacts, other: RankFacts) -> Iterator[str]:
+def _versions(one: RankFacts, other: RankFacts) -> Iterator[Apart]:
     """Of the distributions whose code makes numbers."""
-    left, right = (_versions_of(facts) for facts in (one, other))
-    return (f"{name} {right.get(name)}" for name in {*left, *right} if left.get(name) != right.get(name))
+    yield from _unobserved("distributions", one, other)
+    if one.seen.distributions is not None and other.seen.distributions is not None:
+        left, right = (_versions_of(facts) for facts in (one, other))
+        yield from (Apart(f"{n} {right.get(n)}") for n in {*left, *right} if left.get(n) != right.get(n))
 
 
 def _versions_of(facts: RankFacts) -> dict[str, str]:
@@ -59,15 +88,25 @@ def _versions_of(facts: RankFacts) -> dict[str, str]:
     return {name: found.version for name, found in (facts.seen.distributions or {}).items() if name in wanted}
 
 
-def _variables(one: RankFacts, other: RankFacts) -> Iterator[str]:
+def _variables(one: RankFacts, other: RankFacts) -> Iterator[Apart]:
+    yield from _unobserved("environment_now", one, other)
     left, right = (digest_env(facts.seen.environment_now or {}) for facts in (one, other))
-    return (name for name in {*left, *right} if left.get(name) != right.get(name))
+    yield from (Apart(name) for name in {*left, *right} if left.get(name) != right.get(name))
 
 
-def _machine(one: RankFacts, other: RankFacts) -> Iterator[str]:
+def _machine(one: RankFacts, other: RankFacts) -> Iterator[Apart]:
     """Models of GPUs and versions below the engine; how many GPUs a rank sees is its launcher's choice."""
+    yield from _unobserved("device", one, other)
     left, right = (_machine_of(facts) for facts in (one, other))
-    return (f"{name} {right[name]}" for name in left.keys() & right.keys() if left[name] != right[name])
+    for name in left.keys() & right.keys():
+        if left[name] != right[name]:
+            yield Apart(f"{name} {right[name]}")
+    if one.seen.device is not None and other.seen.device is not None:
+        yield from (_told_by_one(name, one if name in left else other) for name in left.keys() ^ right.keys())
+
+
+def _told_by_one(name: str, facts: RankFacts) -> Apart:
+    return Apart(f"{name}, which rank {facts.rank} alone tells", observed=False)
 
 
 def _machine_of(facts: RankFacts) -> dict[str, str]:
@@ -77,13 +116,8 @@ def _machine_of(facts: RankFacts) -> dict[str, str]:
     return {name: value for name, value in (flattened(stable) | named).items() if name != "cpu_governor"}
 
 
-COMMON: Final[tuple[tuple[str, Callable[[RankFacts, RankFacts], Iterator[str]]], ...]] = (
+COMMON: Final[tuple[tuple[str, Callable[[RankFacts, RankFacts], Iterator[Apart]]], ...]] = (
     ("files", _modules), ("libraries", _libraries), ("versions", _versions), ("variables", _variables),
     ("machine", _machine),
 )  # fmt: skip
 """To add something that ranks must share: a function here."""
-
-
-def module_digests(facts: RankFacts) -> dict[str, str]:
-    """Module -> digest of its file, where it is known."""
-    return {name: file.digest for name, file in modules_of(facts).items() if file.digest}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -13,7 +13,8 @@ from pydantic import JsonValue
 
 from bitgate.tools.config.digests import digest_env
 from bitgate.tools.provenance.check import WORKER, Check, RankFacts, flattened
-from bitgate.tools.provenance.ranks import module_digests
+from bitgate.tools.provenance.files import KnownFile
+from bitgate.tools.provenance.ranks import modules_of
 from bitgate.tools.redaction import redact_env
 
 MOST_NAMED: Final = 40
@@ -55,12 +56,8 @@ def stable_facts(facts: RankFacts) -> dict[str, dict[str, str]]:
     return {
         "packages": {n: _package(d) for n, d in sorted((seen.distributions or {}).items())},
         "trees": {n: f"{t.commit}{' and changes' if t.dirty else ''}" for n, t in sorted((seen.trees or {}).items())},
-        "modules": module_digests(facts),
-        "libraries": {
-            lib.path: digest
-            for lib in seen.mapped or ()
-            if f"/{WORKER}/" not in lib.path and (digest := facts.files.of(lib.path).digest)
-        },
+        "modules": {name: file.digest for name, file in modules_of(facts).items() if file.digest},
+        "libraries": {path: file.digest for path, file in _libraries(facts).items() if file.digest},
         "environment": redact_env(digest_env(seen.environment_now or {})),
         "transport": redact_env(seen.transport or {}),
         "engine": flattened(facts.chosen),
@@ -68,6 +65,15 @@ def stable_facts(facts: RankFacts) -> dict[str, dict[str, str]]:
         "image": {"digest": seen.image.digest} if seen.image and seen.image.digest else {},
         "replaced": {r.function: r.module for r in seen.replaced or () if not r.module.startswith(WORKER)},
     }
+
+
+def _libraries(facts: RankFacts) -> dict[str, KnownFile]:
+    """By path, without bitgate's own."""
+    return {lib.path: facts.files.of(lib.path) for lib in facts.seen.mapped or () if f"/{WORKER}/" not in lib.path}
+
+
+FILES: Final[dict[str, Callable[[RankFacts], dict[str, KnownFile]]]] = {"modules": modules_of, "libraries": _libraries}
+"""Groups of files, which are compared by a hash that both sides have."""
 
 
 def _package(found: Any) -> str:
@@ -112,20 +118,28 @@ def _changed(start: Mapping[str, str] | None, now: Mapping[str, str] | None) -> 
 
 @dataclass(frozen=True)
 class Difference:
+    """`compared` is False of a file of both sides that has no hash which both sides know."""
+
     group: str
     name: str
     left: str | None
     right: str | None
+    compared: bool = True
 
 
 def differences(left: SideProvenance, right: SideProvenance) -> list[Difference]:
     """What two sides run that is not the same. A module or library that only one of them happened to load is apart."""
+    files = {group: (of(left.ranks[0]), of(right.ranks[0])) for group, of in FILES.items()}
     found = []
     for group, facts in left.stable.items():
         other = right.stable[group]
         for name in sorted({*facts, *other}):
-            if facts.get(name) != other.get(name):
-                found.append(Difference(group, name, facts.get(name), other.get(name)))
+            one, two = facts.get(name), other.get(name)
+            same: bool | None = one == two
+            if group in files and one and two:
+                same = files[group][0][name].same_as(files[group][1][name])
+            if not same:
+                found.append(Difference(group, name, one, two, compared=same is not None))
     return found
 
 
@@ -134,10 +148,12 @@ def by_group(found: Sequence[Difference]) -> dict[str, JsonValue]:
     groups: dict[str, JsonValue] = {}
     for group in dict.fromkeys(item.group for item in found):
         items = [item for item in found if item.group == group]
-        if group in ("modules", "libraries"):
-            changed = [item.name for item in items if item.left and item.right]
+        if group in FILES:
+            both = [item for item in items if item.left and item.right]
+            changed = [item.name for item in both if item.compared]
             lone = {"only_left": sum(not i.right for i in items), "only_right": sum(not i.left for i in items)}
-            groups[group] = {"other_bytes": list(changed[:MOST_NAMED]), **lone}
+            apart = {"not_compared": len(both) - len(changed)} if len(both) > len(changed) else {}
+            groups[group] = {"other_bytes": list(changed[:MOST_NAMED]), **lone, **apart}
         else:
             groups[group] = {item.name: [item.left, item.right] for item in items[:MOST_NAMED]}
     return groups

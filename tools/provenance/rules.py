@@ -19,12 +19,20 @@ from bitgate.tools.provenance.code import (
     versions,
 )
 from bitgate.tools.provenance.environment import environment, expected_env
-from bitgate.tools.provenance.loaded import backends, caches, libraries, loaded, transport, unobserved_workers
+from bitgate.tools.provenance.loaded import (
+    backends,
+    caches,
+    libraries,
+    loaded,
+    machine,
+    transport,
+    unobserved_workers,
+)
 
 Rule = Callable[[RankFacts, Declared], Iterable[Check]]
 RULES: Final[tuple[Rule, ...]] = (
     environment, expected_env, versions, commits, module_paths, recorded_files, source, replaced_code, stale_bytecode,
-    copies, moved_on, libraries, loaded, backends, transport, unobserved_workers, caches,
+    copies, moved_on, libraries, loaded, backends, machine, transport, unobserved_workers, caches,
 )  # fmt: skip
 """To add a rule: a function here, and a row in the table of reasons for each code it raises."""
 

@@ -2,57 +2,35 @@
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
-from pathlib import Path
+import re
 from typing import Any
 
-import anyio
 import pytest
+from jumping_clock import jumping_clock
+from tool_runs import evidence_of
+from vllm_project import made_project, vllm_side, workload
 
-from bitgate.store import Store
 from bitgate.store.records import Evidence
 from bitgate.tools.ab.known import Band, BitPass, Freeze, LedgerFacts
 from bitgate.tools.ab_benchmark import AbRequest
 from bitgate.tools.config.digests import NUMERIC_PREFIXES
 from bitgate.tools.config.project import Project
-from bitgate.tools.runs.control import start_run, wait_run
 
 pytestmark = pytest.mark.engine
-MAKER = Path(__file__).parents[3] / "tools" / "engines" / "worker" / "tiny_model.py"
-CONFIG = """
-[model.tiny]
-path = "tiny"
-[side.baseline]
-engine = "vllm"
-python = {python}
-options = {{ enforce_eager = true, max_model_len = 256 }}
-env = {{ VLLM_CPU_KVCACHE_SPACE = "1" }}
-[side.rollout]
-engine = "vllm"
-python = {python}
-options = {{ enforce_eager = true, max_model_len = 256, batch_invariant = true }}
-env = {{ VLLM_CPU_KVCACHE_SPACE = "1" }}
-[side.rollout.expect]
-backends = {{ "*" = "*" }}
-[workload.short]
-max_tokens = 16
-[workload.short.generator]
-count = 8
-length = [5, 20]
-vocab = 900
-"""
 BLOCKS = {"blocks": 3, "null_blocks": 3, "warm_up": 1, "turn_s": 0.2}
 
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory, engine_python: str) -> Project:
+    baseline = vllm_side("baseline", engine_python)
+    invariant = {"batch_invariant": True}
+    rollout = vllm_side("rollout", engine_python, options=invariant, expect='backends = { "*" = "*" }')
     root = tmp_path_factory.mktemp("speed")
-    (root / "bitgate.toml").write_text(CONFIG.format(python=json.dumps(engine_python)), encoding="utf-8")
-    command = [engine_python, str(MAKER), str(root / "tiny"), "--layers", "1"]
-    subprocess.run(command, check=True, capture_output=True, timeout=120)
-    return Project.load(root)
+    # Where there is no C compiler the clock runs as all others do, and the test of it says so.
+    preload = {"LD_PRELOAD": str(library)} if (library := jumping_clock(root)) else None
+    jumping = vllm_side("jumping", engine_python, env=preload)
+    return made_project(root, engine_python, baseline, rollout, jumping, workload(16, 8, (5, 20)), layers=1)
 
 
 @pytest.fixture(autouse=True)
@@ -62,16 +40,9 @@ def quiet_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def measured(project: Project, known: LedgerFacts | None = None, **request: Any) -> Evidence:
-    async def to_end() -> str:
-        facts = known.model_dump(mode="json") if known else None
-        run = await start_run(project, "ab_benchmark", AbRequest(**BLOCKS, **request), actor="tester", known=facts)
-        run = await wait_run(project, run.id, 240)
-        assert run.evidence_id, run.error
-        return run.evidence_id
-
-    evidence_id = anyio.run(to_end)
-    with Store.open(project.ledger) as store:
-        return store.get_evidence(evidence_id)
+    """As the server starts it: with what it read in the ledger."""
+    facts = (known or LedgerFacts(read=True)).model_dump(mode="json")
+    return evidence_of(project, "ab_benchmark", AbRequest(**BLOCKS, **request), 240, known=facts)
 
 
 def codes(evidence: Evidence) -> dict[str, str]:
@@ -143,3 +114,18 @@ def _verdict(figures: dict[str, Any]) -> str:
     if figures["ratio_low"] >= figures["floor"]:
         return "pass"
     return "fail" if figures["ratio_high"] < figures["floor"] else "inconclusive"
+
+
+def test_a_clock_that_jumps_while_turns_are_served_voids_the_run_and_moves_no_time(project: Project) -> None:
+    """The wall clock of one side's process goes an hour ahead twenty times a second; what is timed is steady."""
+    if "LD_PRELOAD" not in project.side("jumping").env:
+        pytest.skip("not shown here: there is no C compiler, so that the clock of one process cannot be changed")
+    evidence = measured(project, side="jumping", other="baseline")
+    found = codes(evidence)
+    assert evidence.verdict == "invalid" and "clock_jumped" in found, found
+    assert found["clock_jumped"].endswith(" by wall") and " by the monotonic clock, " in found["clock_jumped"]
+    monotonic, wall = (float(word) for word in re.findall(r"(-?[0-9.]+) s by", found["clock_jumped"]))
+    assert abs(wall - monotonic) > 1000, found
+    # Nothing that was timed has moved: an hour in a turn of a second would be a ratio of thousands.
+    figures: dict[str, Any] = dict(evidence.figures)
+    assert 0.2 < figures["ratio"] < 5 and figures["jumping"]["ttft_ms"]["p99"] < 60_000

@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 
 from bitgate.tools.ab.analysis import compared, judged, outcome
+from bitgate.tools.ab.conclude import known_of
 from bitgate.tools.ab.known import Band, BitPass, Freeze, LedgerFacts
 from bitgate.tools.ab.samples import Latencies, Turn, TurnRecord, latencies
 from bitgate.tools.ab.statistics import draw_schedule
 from bitgate.tools.ab.vetoes import SideFacts, Trial, vetoes
 from bitgate.tools.config.model import ExpectConfig
-from bitgate.tools.reasons import verdict_of
+from bitgate.tools.reasons import REASONS, verdict_of
 
 TOKENS = 8
 REQUESTS = 4
@@ -205,6 +206,8 @@ SLOW_BAND = FREEZE.model_copy(update={"band": Band(evidence_id="ev_9", workload=
         pytest.param("baseline_slowed", "floor", {"ledger": LedgerFacts(read=True, freeze=SLOW_BAND)}, id="slowed"),
         pytest.param("no_fresh_bit_pass", "floor", {"ledger": LedgerFacts(read=True)}, id="no pass"),
         pytest.param("no_fresh_bit_pass", "floor", {"ledger": LedgerFacts()}, id="ledger unknown"),
+        pytest.param("not_observed", "ab", {"ledger": LedgerFacts()}, id="ledger unknown between candidates"),
+        pytest.param("not_observed", "aa", {"ledger": LedgerFacts()}, id="ledger unknown in a null run"),
         pytest.param("no_fresh_bit_pass", "floor", {"a": {"digest": "e" * 64}}, id="a pass of the side as it was"),
         pytest.param("no_fresh_bit_pass", "floor", {"a": {"weights_digest": "other"}}, id="a pass of other weights"),
         pytest.param("too_good", "floor", {"ratio": 1.35}, id="faster than the tuned baseline"),
@@ -212,6 +215,17 @@ SLOW_BAND = FREEZE.model_copy(update={"band": Band(evidence_id="ev_9", workload=
 )
 def test_each_veto_fires_on_what_it_is_for(code: str, check: str, changes: dict[str, Any]) -> None:
     assert code in codes(trial(check, **changes))
+
+
+@pytest.mark.parametrize("known", [{}, {"read": True, "freeze": {"version": "one"}}, {"read": True, "later": 1}])
+@pytest.mark.parametrize("check", ["aa", "ab", "floor"])
+def test_facts_of_the_ledger_that_cannot_be_read_count_as_unread_and_no_claim_is_made(
+    check: str, known: dict[str, Any]
+) -> None:
+    facts = known_of(known)
+    assert facts == LedgerFacts(read=False)
+    [code] = codes(trial(check, ledger=facts))
+    assert REASONS[code].verdict in ("invalid", "inconclusive")
 
 
 def test_declared_kernels_and_transports_are_no_veto() -> None:

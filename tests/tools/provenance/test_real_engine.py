@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from vllm_project import made_project, vllm_side, workload
 
 from bitgate.tools.config.digests import NUMERIC_PREFIXES
 
 pytestmark = pytest.mark.engine
-MAKER = Path(__file__).parents[3] / "tools" / "engines" / "worker" / "tiny_model.py"
 PATCH = """
 import sys
 class Finder:
@@ -37,48 +37,24 @@ LIBRARY = """def wrapped(function):
         return function(*args, **kwargs)
     return slower
 """
-CONFIG = """
-[model.tiny]
-path = "tiny"
-[side.clean]
-engine = "vllm"
-python = {python}
-options = {{ enforce_eager = true, max_model_len = 256 }}
-env = {{ VLLM_CPU_KVCACHE_SPACE = "1" }}
-[side.clean.expect]
-backends = {{ "attention.backends" = "CPU_ATTN" }}
-not_loaded = ["batch_invariant_ops"]
-[side.baseline]
-engine = "vllm"
-owner = "consistency"
-python = {python}
-options = {{ enforce_eager = true, max_model_len = 256 }}
-env = {{ VLLM_CPU_KVCACHE_SPACE = "1", PYTHONPATH = {tampered} }}
-[side.baseline.expect]
-not_loaded = ["batch_invariant_ops"]
-[workload.short]
-max_tokens = 4
-[workload.short.generator]
-count = 4
-length = [5, 20]
-vocab = 900
-"""
+CLEAN = """backends = { "attention.backends" = "CPU_ATTN" }
+not_loaded = ["batch_invariant_ops"]"""
+TAMPERED = 'not_loaded = ["batch_invariant_ops"]'
 
 
 @pytest.fixture(scope="module")
-def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def project(tmp_path_factory: pytest.TempPathFactory, engine_python: str) -> Path:
     """Side `baseline` starts Python with a folder that patches vLLM and brings a batch-invariant library."""
-    python = os.environ.get("BITGATE_ENGINE_PYTHON")
-    if not python:
-        pytest.fail("BITGATE_ENGINE_PYTHON names no engine interpreter; run `make engine`, or use `make test`")
     root = tmp_path_factory.mktemp("project")
     tampered = root / "tampered"
     tampered.mkdir()
     (tampered / "sitecustomize.py").write_text(PATCH, encoding="utf-8")
     (tampered / "batch_invariant_ops.py").write_text(LIBRARY, encoding="utf-8")
-    text = CONFIG.format(python=json.dumps(python), tampered=json.dumps(str(tampered)))
-    (root / "bitgate.toml").write_text(text, encoding="utf-8")
-    subprocess.run([python, str(MAKER), str(root / "tiny"), "--layers", "2"], check=True, capture_output=True)
+    baseline = vllm_side(
+        "baseline", engine_python, owner="consistency", env={"PYTHONPATH": str(tampered)}, expect=TAMPERED
+    )
+    clean = vllm_side("clean", engine_python, expect=CLEAN)
+    made_project(root, engine_python, clean, baseline, workload(4, 4, (5, 20)), layers=2)
     return root
 
 

@@ -275,6 +275,47 @@ def test_ranks_are_compared_by_a_hash_that_both_have(environment: Environment, c
     assert (check.rank, check.observed) == (1, "other bytes in engine_pkg")
 
 
+@pytest.mark.parametrize("section", ["device", "modules", "mapped", "distributions", "environment_now"])
+@pytest.mark.parametrize("blind", [0, 1])
+def test_a_rank_that_tells_nothing_of_something_is_not_called_equal(
+    environment: Environment, clean: Observation, section: str, blind: int
+) -> None:
+    less = clean.model_copy(update={section: None, "not_observed": {section: "PermissionError"}})
+    ranks = [environment.facts(less if rank == blind else clean, rank=rank) for rank in range(2)]
+    [check] = between_ranks(ranks)
+    assert (check.code, check.rank) == ("not_observed", 1)
+    assert check.observed == f"nothing from rank {blind}: PermissionError"
+
+
+def test_what_one_rank_alone_tells_of_its_machine_is_not_called_equal(
+    environment: Environment, clean: Observation
+) -> None:
+    told = clean.model_copy(update={"device": SeenDevice(stable={"gpus": ["H200"], "driver": "575"})})
+    silent = clean.model_copy(update={"device": SeenDevice(stable={"driver": "575"})})
+    [check] = between_ranks([environment.facts(told), environment.facts(silent, rank=1)])
+    assert (check.code, check.observed) == ("not_observed", "GPU, which rank 0 alone tells")
+
+
+def test_files_without_a_hash_that_both_ranks_have_are_not_called_equal(
+    environment: Environment, clean: Observation
+) -> None:
+    """Rank 1 could not read one of its files where rank 0 has it."""
+    hidden = tuple(
+        m.model_copy(update={"stat": (1,) * 5}) if m.name == "engine_pkg.kernels" else m for m in clean.modules or ()
+    )
+    away = clean.model_copy(update={"modules": hidden})
+    [check] = between_ranks([environment.facts(clean), environment.facts(away, rank=1)])
+    assert (check.code, check.observed) == ("not_observed", "no hash of engine_pkg.kernels that both have")
+
+
+@pytest.mark.parametrize("section", ["children", "caches", "device", "distributions"])
+def test_a_section_that_could_not_be_observed_is_inconclusive_with_its_reason(
+    environment: Environment, clean: Observation, section: str
+) -> None:
+    less = clean.model_copy(update={section: None, "not_observed": {section: "PermissionError: no"}})
+    assert environment.codes(less) == {"not_observed": "nothing: PermissionError: no"}
+
+
 def test_what_cannot_be_observed_is_inconclusive_never_a_pass(environment: Environment, clean: Observation) -> None:
     """No /proc: neither the starting environment nor what is mapped can be read."""
     blind = clean.model_copy(
@@ -400,6 +441,21 @@ def test_the_difference_of_two_sides_is_named_by_group(environment: Environment,
     assert found["environment"] == {"VLLM_FAST": [None, "1"]}
     assert found["modules"] == {"other_bytes": ["engine_pkg.kernels"], "only_left": 0, "only_right": 0}
     assert one.digest != two.digest
+
+
+def test_two_sides_are_compared_by_a_hash_that_both_have(environment: Environment) -> None:
+    """Side b runs on another host, where its files were hashed with SHA-256 alone; one of them nobody could read."""
+    seen = environment.observe(hash_files=True)
+    far = [m.model_copy(update={"stat": (1,) * 5}) for m in seen.modules or ()]
+    far = [m.model_copy(update={"sha256": None}) if m.name == "engine_pkg.kernels" else m for m in far]
+    far = [m.model_copy(update={"sha256": "0" * 64}) if m.name == "engine_pkg" else m for m in far]
+    here = provenance(environment, "a", seen)
+    there = provenance(environment, "b", seen.model_copy(update={"modules": tuple(far)}))
+    found = by_group(differences(here, there))
+    assert found == {"modules": {"other_bytes": ["engine_pkg"], "only_left": 1, "only_right": 0}}
+    unlike = [m.model_copy(update={"sha256": None}) if m.name == "json" else m for m in seen.modules or ()]
+    alone = provenance(environment, "c", seen.model_copy(update={"modules": tuple(unlike)}))
+    assert by_group(differences(alone, there))["modules"]["not_compared"] == 1  # type: ignore[index,call-overload]
 
 
 def test_the_fingerprint_holds_files_with_size_and_time(environment: Environment, clean: Observation) -> None:

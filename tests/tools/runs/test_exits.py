@@ -16,8 +16,9 @@ from bitgate.tools.runs.exits import Exits
 def test_the_end_of_one_of_several_processes_wakes_whoever_waits_and_only_once() -> None:
     """Nobody looks meanwhile: the wait for the second one lasts although the first has ended."""
 
+    children = [subprocess.Popen(["cat"], stdin=subprocess.PIPE) for _ in range(2)]
+
     async def scenario() -> None:
-        children = [subprocess.Popen(["cat"], stdin=subprocess.PIPE) for _ in range(2)]
         with Exits(child.pid for child in children) as exits:
             assert exits.all_watched
             for child in children:

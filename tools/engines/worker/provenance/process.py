@@ -7,6 +7,7 @@ import re
 import socket
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -49,23 +50,32 @@ def _printable(text: str) -> str:
 
 
 def children(pid: int | None = None) -> list[dict[str, Any]]:
-    """Processes below this one, each with whether it holds a torch: such a one computes where nobody looks."""
-    found, parents = [], [pid or os.getpid()]
+    """Processes below this one, each with whether it holds a torch: such a one computes where nobody looks.
+
+    Raises: OSError when the kernel does not list them (no /proc, or one without CONFIG_PROC_CHILDREN).
+    """
+    found, parents = [], _children_of(pid or os.getpid())
     while parents:
-        parent = parents.pop()
-        for task in _children_of(parent):
-            parents.append(task)
-            found.append({"pid": task, "command": _command(task), "computes": _holds_torch(task)})
+        task = parents.pop()
+        found.append({"pid": task, "command": _command(task), "computes": _holds_torch(task)})
+        with suppress(OSError):  # it has ended meanwhile
+            parents += _children_of(task)
     return found
 
 
 def _children_of(pid: int) -> list[int]:
-    tasks = Path(f"/proc/{pid}/task")
-    try:
-        listed = [path.read_text(encoding="ascii") for path in tasks.glob("*/children")]
-    except OSError:
-        return []
+    tasks = os.listdir(f"/proc/{pid}/task")
+    listed = [found for task in tasks if (found := _children_of_thread(pid, task)) is not None]
+    if not listed:
+        raise OSError(f"/proc/{pid}/task lists no children")
     return sorted({int(word) for text in listed for word in text.split()})
+
+
+def _children_of_thread(pid: int, task: str) -> str | None:
+    try:
+        return Path(f"/proc/{pid}/task/{task}/children").read_text(encoding="ascii")
+    except OSError:
+        return None
 
 
 def _command(pid: int) -> str:
@@ -76,8 +86,11 @@ def _command(pid: int) -> str:
 
 
 def _holds_torch(pid: int) -> bool:
+    """A process whose maps may not be read may hold one."""
     try:
         text = Path(f"/proc/{pid}/maps").read_text(encoding="utf-8", errors="replace")
+    except PermissionError:
+        return True
     except OSError:
         return False
     return "/libtorch" in text
