@@ -33,7 +33,7 @@ within one tick it may be written again under the same key."""
 LIST_NAME: Final = "hashes.db"
 TEXT: Final = (".py", ".pyi", ".h", ".hpp", ".cuh", ".txt", ".json", ".md")
 """Files that are rarely large. They come last, so that no core is left with a large one at the end."""
-_BEGIN: Final[Mapping[str, Callable[[memoryview], Any]]] = {"blake3": blake3, "sha256": hashlib.sha256}
+_BEGIN: Final[Mapping[str, Callable[[bytes | memoryview], Any]]] = {"blake3": blake3, "sha256": hashlib.sha256}
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,11 @@ import json
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import anyio
 import anyio.to_thread
 from pydantic import JsonValue
 
@@ -51,21 +52,33 @@ MOST_REASONS: Final = 12
 
 
 async def run_provenance(context: RunContext, request: ProvenanceRequest) -> Finding:
+    """One side after the other: two engines need not fit on a device. Files are hashed while the next one starts."""
     names = [request.side, *([request.other] if request.other else [])]
-    found: dict[str, SideProvenance] = {}
-    sides: dict[str, SideRecord] = {}
-    models: dict[str, ModelRecord] = {}
-    for number, name in enumerate(names):
-        await context.progress(number, len(names), f"{name}: running")
-        side = context.project.side(name)
-        model = context.project.model(request.model or side.model)
-        result = await _run_side(context, side, model, request.workload)
-        await context.progress(number + 1, len(names), f"{name}: hashing and checking")
-        found[name] = await anyio.to_thread.run_sync(_examine, context, side, result)
-        sides[name] = side_record(side, axes_of(side, adapter_of(side.engine)), result)
-        record = model_record(model, result.ranks[0])
-        models |= {name: record} if record else {}
-    return await anyio.to_thread.run_sync(_conclude, context, found, sides, models)
+    looked: dict[str, Looked] = {}
+    async with anyio.create_task_group() as group:
+        for number, name in enumerate(names):
+            await context.progress(number, len(names), f"{name}: running")
+            side = context.project.side(name)
+            model = context.project.model(request.model or side.model)
+            result = await _run_side(context, side, model, request.workload)
+            group.start_soon(_look, context, side, model, result, looked)
+        await context.progress(len(names), len(names), "hashing and checking")
+    return await anyio.to_thread.run_sync(_conclude, context, {name: looked[name] for name in names})
+
+
+@dataclass(frozen=True)
+class Looked:
+    """A side that has run and was looked at."""
+
+    found: SideProvenance
+    side: SideRecord
+    model: ModelRecord | None
+
+
+async def _look(context: RunContext, side: Side, model: Model, result: JobResult, looked: dict[str, Looked]) -> None:
+    found = await anyio.to_thread.run_sync(_examine, context, side, result)
+    record = side_record(side, axes_of(side, adapter_of(side.engine)), result)
+    looked[side.name] = Looked(found, record, model_record(model, result.ranks[0]))
 
 
 async def _run_side(context: RunContext, side: Side, model: Model, workload: str | None) -> JobResult:
@@ -170,12 +183,8 @@ def _with_source(declared: Declared, side: Side, facts: RankFacts, cache: HashCa
 # --- concluding -----------------------------------------------------------------------------------------------------
 
 
-def _conclude(
-    context: RunContext,
-    found: Mapping[str, SideProvenance],
-    sides: Mapping[str, SideRecord],
-    models: Mapping[str, ModelRecord],
-) -> Finding:
+def _conclude(context: RunContext, looked: Mapping[str, Looked]) -> Finding:
+    found = {name: item.found for name, item in looked.items()}
     reasons = [r for side in found.values() for r in _reasons(side, named=len(found) > 1)]
     figures: dict[str, JsonValue] = {name: _figures(side) for name, side in found.items()}
     between = differences(*found.values()) if len(found) == 2 else None
@@ -188,8 +197,8 @@ def _conclude(
         next=next_step(reasons) or PASS_NEXT,
         figures=_clean(figures),
         grade="observed",
-        sides=dict(sides),
-        models=dict(models),
+        sides={name: item.side for name, item in looked.items()},
+        models={name: item.model for name, item in looked.items() if item.model},
         artifacts=_artifacts(context, found, between),
     )
 

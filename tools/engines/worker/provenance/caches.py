@@ -54,11 +54,13 @@ def caches_in_use(
     `made_at`: when it was written; one that is older than the process came from the cache.
     """
     loaded = {entry["path"] for entry in mapped} | set(_module_files())
+    # Once for each file: to look up thousands of them again for every folder would take longer than all else here.
+    real = {path: os.path.realpath(path) for path in loaded}
     found = []
     known: set[str] = set()
     for cache, folder in folders:
         root = os.path.realpath(folder) + os.sep
-        for path in sorted(p for p in loaded - known if os.path.realpath(p).startswith(root))[:MOST]:
+        for path in sorted(p for p in loaded - known if real[p].startswith(root))[:MOST]:
             known.add(path)
             made = _made_at(path)
             if made is not None:
