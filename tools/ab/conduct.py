@@ -13,7 +13,7 @@ from anyio.to_thread import run_sync
 from pydantic import ValidationError
 
 from bitgate.tools.ab.samples import Arm, Phase, Turn, read_turn
-from bitgate.tools.ab.statistics import draw_schedule
+from bitgate.tools.ab.statistics import draw_roles, draw_schedule
 from bitgate.tools.checks.execute import run_steps
 from bitgate.tools.config.sides import Model, Side
 from bitgate.tools.config.workloads import TokenSequence
@@ -38,11 +38,17 @@ class Call:
     place: Arm
 
 
-def planned(blocks: int, null_blocks: int, warm_up: int, seed: int) -> list[Call]:
-    """Warm-up of both sides in turn, the null run of side b against itself, then the blocks that are measured."""
+def planned(blocks: int, null_blocks: int, warm_up: int, seed: int, *, one_side: bool = False) -> list[Call]:
+    """Warm-up of both sides in turn, the null run of side b against itself, then the blocks that are measured.
+
+    `one_side`: both engines are the same side, and stand for each other in half of the blocks.
+    """
     calls = [Call("warm_up", arm, arm) for _ in range(warm_up) for arm in _ARMS]
     calls += [Call("null", "b", _arm(place)) for place in draw_schedule(null_blocks, seed + 1)]
-    return calls + [Call("measured", _arm(place), _arm(place)) for place in draw_schedule(blocks, seed)]
+    swapped = draw_roles(blocks, seed) if one_side else (False,) * blocks
+    places = [_arm(place) for place in draw_schedule(blocks, seed)]
+    engines = [_other(place) if swapped[number // 4] else place for number, place in enumerate(places)]
+    return calls + [Call("measured", engine, place) for engine, place in zip(engines, places, strict=True)]
 
 
 _ARMS: Final[tuple[Arm, Arm]] = ("a", "b")
@@ -52,6 +58,10 @@ _ALONE: Final = ("warm_up", "profile")
 
 def _arm(letter: str) -> Arm:
     return "a" if letter == "a" else "b"
+
+
+def _other(arm: Arm) -> Arm:
+    return "b" if arm == "a" else "a"
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import JsonValue
 
 from bitgate.store.records import ArtifactRef, Reason
-from bitgate.tools.ab.analysis import Outcome, block_rates, rounded
+from bitgate.tools.ab.analysis import Outcome, block_rates, compared, rounded
 from bitgate.tools.ab.plots import draw
 from bitgate.tools.ab.ran import ARMS, Ran
 from bitgate.tools.ab.samples import Turn, read_raw, side_figures
@@ -43,6 +44,9 @@ def figures_of(check: Check, ran: Ran, trial: Trial, result: Outcome, floor: flo
     figures: dict[str, JsonValue] = dict(shown.figures()) if shown else {}
     figures["claim"] = result.claim
     figures["detectable"] = rounded(result.detectable) if isfinite(result.detectable) else None
+    if check == "aa" and (between := compared([replace(turn, arm=turn.record.arm) for turn in measured])):
+        # By process, not by arm: what it is to have started the side once more.
+        figures["processes"] = between.figures()
     if check != "aa" and result.null is not None:
         figures["null_run"] = result.null.figures()
     if check == "floor":

@@ -59,7 +59,7 @@ def _calls(request: AbRequest, servers: Mapping[Arm, Any]) -> list[Call]:
         return warm + [Call("profile", arm, arm) for arm in servers]
     null = request.null_blocks or max(request.blocks, NULL_AT_LEAST)
     same = servers["a"].side.name == servers["b"].side.name
-    return planned(request.blocks, 0 if same else null, request.warm_up, request.seed)
+    return planned(request.blocks, 0 if same else null, request.warm_up, request.seed, one_side=same)
 
 
 def _servers(

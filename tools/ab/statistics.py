@@ -183,6 +183,17 @@ def draw_schedule(blocks: int, seed: int) -> tuple[str, ...]:
     return tuple(arm for start in starts for arm in ("abba" if start == 0 else "baab"))
 
 
+def draw_roles(blocks: int, seed: int) -> tuple[bool, ...]:
+    """In which blocks the two processes of one side stand for each other: in half of them, drawn and seeded.
+
+    Two processes of one side differ (where their memory lies, their hash seeds) for as long as they live. Were each of
+    them always the same arm, a null run would find that difference, again and again; with changing roles it is noise,
+    makes the interval wider, and the null run asks of the instrument alone whether it favours an arm.
+    """
+    drawn = np.random.default_rng([seed, blocks, 1]).permutation(blocks)
+    return tuple(bool(number % 2) for number in drawn)
+
+
 def balanced(schedule: Sequence[str]) -> bool:
     """Whether every block of four gives both arms the same places: one of them first in one pair, last in the other."""
     blocks = [tuple(schedule[i : i + 4]) for i in range(0, len(schedule), 4)]

@@ -65,6 +65,8 @@ def test_a_side_against_itself_in_two_processes_runs_at_one(null_run: Evidence) 
     # Whoever works beside it on a shared machine may bias it, and is then named; alone, it runs at one.
     assert not biased or "device_busy" in {reason.code for reason in null_run.reasons}, codes(null_run)
     assert isinstance(figures["detectable"], float)
+    # By process, that is another question, and another answer: in one block of three the two stood for each other.
+    assert figures["processes"]["pairs"] == 6 and figures["processes"]["ratio"] != figures["ratio"]
     both = [figures["baseline (a)"], figures["baseline (b)"]]
     assert [side["tokens"] for side in both] == [6 * figures["rounds_per_turn"] * 8 * 16] * 2
 

@@ -7,17 +7,20 @@ from math import exp, inf, log
 import numpy as np
 import pytest
 
+from bitgate.tools.ab.conduct import planned
 from bitgate.tools.ab.statistics import (
     POWER,
     balanced,
     block_log_ratios,
     detectable_in_sd,
+    draw_roles,
     draw_schedule,
     interval,
     minimum_detectable,
     pair_log_ratios,
     sign_flip_interval,
     sign_flip_p,
+    spread_of,
     t_interval,
 )
 from bitgate.tools.ab.student import t_cdf, t_quantile
@@ -78,6 +81,38 @@ def test_t_on_few_blocks_covers_the_truth(kind: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_equal_sides_are_called_different_no_more_often_than_nominal(kind: str) -> None:
     assert 1 - share(kind, 6, 1.0, 1.0) <= 0.05 + SLACK
+
+
+def null_run(blocks: int, apart: float, seed: int, *, one_side: bool) -> np.ndarray:
+    """One side in two processes, of which the first is faster by `apart` as long as it lives."""
+    calls = planned(blocks, 0, 1, seed, one_side=one_side)[2:]
+    noise = np.random.default_rng([seed, blocks, 2]).normal(0, NOISE, len(calls))
+    rates = np.exp(noise + np.array([apart if call.engine == "a" else 0 for call in calls]))
+    return block_log_ratios(pair_log_ratios([call.place for call in calls], rates))
+
+
+@pytest.mark.parametrize("apart", [0.0, 0.01, 0.03, 0.3])
+@pytest.mark.parametrize("blocks", [3, 4, 6, 7, 12])
+def test_two_processes_of_one_side_that_differ_do_not_fail_its_null_run_more_often_than_nominal(
+    blocks: int, apart: float
+) -> None:
+    failed = [not interval(null_run(blocks, apart, seed, one_side=True)).holds(1.0) for seed in range(RUNS)]
+    assert np.mean(failed) <= 0.05 + SLACK
+    if apart == 0.3:
+        kept = [not interval(null_run(blocks, apart, seed, one_side=False)).holds(1.0) for seed in range(300)]
+        assert np.mean(kept) > 0.9, "were each process always the same arm, it would"
+
+
+def test_what_two_processes_of_one_side_differ_in_makes_less_detectable() -> None:
+    spreads = [np.median([spread_of(null_run(6, d, seed, one_side=True)) for seed in range(300)]) for d in (0.0, 0.1)]
+    assert spreads[1] > 0.1 > 3 * spreads[0]
+
+
+@pytest.mark.parametrize("blocks", range(2, 13))
+def test_roles_change_in_half_of_the_blocks_and_are_drawn_anew_for_each_seed(blocks: int) -> None:
+    drawn = [draw_roles(blocks, seed) for seed in range(40)]
+    assert {sum(roles) for roles in drawn} == {blocks // 2}
+    assert drawn == [draw_roles(blocks, seed) for seed in range(40)] and len(set(drawn)) > 1
 
 
 @pytest.mark.parametrize("kind", KINDS)
