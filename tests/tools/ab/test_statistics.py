@@ -91,8 +91,8 @@ def null_run(blocks: int, apart: float, seed: int, *, one_side: bool) -> np.ndar
     return block_log_ratios(pair_log_ratios([call.place for call in calls], rates))
 
 
-@pytest.mark.parametrize("apart", [0.0, 0.01, 0.03, 0.3])
-@pytest.mark.parametrize("blocks", [3, 4, 6, 7, 12])
+@pytest.mark.parametrize("apart", [0.0, 0.03, 0.3])
+@pytest.mark.parametrize("blocks", [3, 6, 7])
 def test_two_processes_of_one_side_that_differ_do_not_fail_its_null_run_more_often_than_nominal(
     blocks: int, apart: float
 ) -> None:
