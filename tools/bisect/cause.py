@@ -7,7 +7,7 @@ An input that was not captured: the cause is not known, and this says so. Pure f
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -62,12 +62,20 @@ def localise(a: Observation, b: Observation) -> Localised:
     shown = [point for point in a.points if point in b.points]
     compared = {point: _compare(a.points[point], b.points[point]) for point in shown}
     compared = {point: seen for point, seen in compared.items() if len(seen.keys)}
-    graph = nodes(list(compared), a.order)
-    layers = 1 + max((layer for layer, _ in compared if layer < AFTER), default=-1)
+    depths = [1 + max((layer for layer, _ in seen.points if layer < AFTER), default=-1) for seen in (a, b)]
+    graph = [_beyond(node, depths) for node in nodes(list(compared), a.order)]
+    layers = max(depths)
     wanted = mandatory(set(a.points) | set(b.points), layers)
     missing = tuple(point for point in wanted if point not in compared)
     status = _statuses(a, b, compared, graph)
     return Localised(compared, status, first_cause(compared, graph), missing, layers, tuple(graph))
+
+
+def _beyond(node: Node, depths: list[int]) -> Node:
+    """Where one side shows layers that the other does not, what follows the last reads something that is not seen."""
+    if depths[0] == depths[1] or node.point[0] != AFTER or all(at == AFTER for at, _ in node.parents):
+        return node
+    return replace(node, lost=(*node.lost, (min(depths), "resid_post")))
 
 
 def _compare(a: Series, b: Series) -> Compared:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from reported_case import Case, gate, part
 from reported_operators import (
     BF,
     HEADS,
@@ -41,38 +42,9 @@ from reported_operators import (
     scan,
     steps,
 )
+from reported_steps import STEPS
 from torch import Tensor
 from torch.nn import functional as F
-
-Given = Callable[[Tensor, Tensor], Tensor]
-
-
-@dataclass(frozen=True)
-class Case:
-    """`out`: the point that the operator ends in; `class_`: the answer; `given`: point -> of (hidden, positions)."""
-
-    out: str
-    class_: str
-    given: dict[str, Callable[[Tensor, Tensor], Tensor]]
-    a: Way
-    b: Way
-    tables: tuple[Tensor, ...] = ()
-    other: tuple[Tensor, ...] | None = None
-    says: str = ""
-    after: Callable[[Tensor], dict[str, Tensor]] | None = None
-    layouts: tuple[str, str] | None = None
-
-
-def part(number: int, width: int, dtype: torch.dtype = torch.float32) -> Callable[[Tensor, Tensor], Tensor]:
-    """A projection of the hidden state of its own."""
-    weight = drawn(width, WIDTH, seed=100 + number, scale=WIDTH**-0.5)
-    return lambda h, _: F.linear(h.float(), weight).to(dtype)
-
-
-def gate(low: float, high: float, number: int, width: int = 1) -> Callable[[Tensor, Tensor], Tensor]:
-    inner = part(number, width)
-    return lambda h, p: low + (high - low) * torch.sigmoid(inner(h, p))
-
 
 W = (1 + drawn(WIDTH, seed=1, scale=0.3)).to(BF)
 WIDE_W = 1 + drawn(WIDTH, seed=1, scale=0.3)
@@ -306,6 +278,7 @@ CASES: dict[str, Case] = {
     ),
 }
 """By the number of the row in the list of reports; the class is what the experiments can show, and no more."""
+CASES |= STEPS
 
 
 @dataclass

@@ -62,6 +62,14 @@ def test_attention_is_blamed_when_only_later_keys_differ() -> None:
     assert label(cause.node.point) == "layers.1.attn_out"
 
 
+def test_a_side_with_another_layer_blames_no_operator_after_the_last() -> None:
+    after = {"final_norm": [2], "head_input": [2], "logits": [2], "logprob": [2]}
+    found = localise(observed(layers=2), observed(layers=3, **after))
+    assert found.cause is not None and found.cause.state == "input_not_captured"
+    assert found.cause.node.lost == ((2, "resid_post"),)
+    assert (2, "attn_norm") in found.missing
+
+
 def test_a_point_seen_on_one_side_only_is_part_of_the_operator_around_it() -> None:
     gone = ((0, "attn_norm"),)
     found = localise(observed(drop=gone), observed(drop=gone, l0_q_proj=[2]))

@@ -10,7 +10,7 @@ import pytest
 
 pytestmark = pytest.mark.engine
 
-CASES = 45
+CASES = 70
 
 
 @pytest.fixture(scope="module")

@@ -20,6 +20,7 @@ from .experiments.formula import function_apart, post_processing, semantic
 from .experiments.indices import layout
 from .experiments.leaf import leaf
 from .experiments.memory import nondeterministic, uninitialised
+from .experiments.omitted import omitted
 from .experiments.order import order
 from .experiments.replay import replays
 from .experiments.suffix import suffix
@@ -41,6 +42,7 @@ EXPERIMENTS: Final[tuple[Experiment, ...]] = (
     precision,
     post_processing,
     function_apart,
+    omitted,
     semantic,
     suffix,
     order,

@@ -110,7 +110,10 @@ def call(op: Op, env: dict[str, Any]) -> None:
     result = function(op.name)(*args, **{k: decoded(v, env) for k, v in op.kwargs.items()})
     fits.note(op.name, args, result)
     outs = result if isinstance(result, tuple | list) else [result]
-    for name, value in zip(op.outs, outs, strict=False):
+    if len(outs) != len(op.outs):
+        # Only a program that was cut can come to this: a tensor split into fewer pieces.
+        raise RuntimeError(f"{op.name}: {len(outs)} results in the place of {len(op.outs)}")
+    for name, value in zip(op.outs, outs, strict=True):
         if name is not None:
             env[name] = value
 

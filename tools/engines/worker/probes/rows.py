@@ -10,6 +10,9 @@ from torch import Tensor
 
 from .program import Program
 
+NOBODY, UNSCORED = -1, -2
+"""In the place of a row's sequence: padding, which nothing may read; a token whose output is not asked for."""
+
 
 @dataclass(frozen=True)
 class Shared:

@@ -19,9 +19,11 @@ import torch
 from torch import Tensor
 
 from .record import Record
+from .rows import UNSCORED
 from .tap_transformers import INPUTS, OUTPUTS
 from .taps import AFTER, BEFORE, LAYER, Taps, first
 
+HEADS = {"self_attn.q_norm": "q_norm", "self_attn.k_norm": "k_norm"}
 NAMED_OUTPUTS = {
     "embed_tokens": (BEFORE, "embed"),
     "norm": (AFTER, "final_norm"),
@@ -58,17 +60,19 @@ class PythonTaps(Taps):
             at, point = NAMED_OUTPUTS[own]
             self.after(part, lambda out: self._record(at, point, first(out)))
             return
-        if match is not None and (own in INPUTS or own in OUTPUTS):
+        made = OUTPUTS.get(own, HEADS.get(own))
+        if match is not None and (own in INPUTS or made is not None):
             if own in INPUTS:
                 self.before(part, lambda a, k: self._record(layer, INPUTS[own], a[0]))
-            if own in OUTPUTS:
-                self.after(part, lambda out: self._record(layer, OUTPUTS[own], first(out)))
+            if made is not None:
+                self.after(part, lambda out: self._record(layer, made, first(out)))
             return
         if name and not list(part.children()):
-            self.before(part, lambda a, k: self._inputs(layer, own, a))
+            self.before(part, lambda a, k: self._inputs(layer, own, (*a, *k.values())))
             self.after(part, lambda out: self._record(layer, own, first(out)))
 
     def _inputs(self, layer: int, name: str, args: tuple[Any, ...]) -> None:
+        """By place, and then those given by name: an input that is not looked at counts as equal."""
         for number, value in enumerate(args):
             if isinstance(value, Tensor):
                 self._record(layer, f"{name}.in{number}", value)
@@ -121,7 +125,7 @@ class PythonTaps(Taps):
         for index, size, values in zip(group, self._sizes, scored, strict=True):
             start = len(sequences.prompt(index)) - 1
             parts += [values.new_zeros(start), values, values.new_zeros(1)]
-            keys[at : at + start], keys[at + size - 1] = -1, -1
+            keys[at : at + start], keys[at + size - 1] = UNSCORED, UNSCORED
             at += size
         rows = torch.cat(parts)[:, None]
         self.recorder.point(AFTER, "logprob", rows, raw=rows, keys=keys)

@@ -89,17 +89,26 @@ def _narrow_of(program: Program, wanted: Tensor) -> torch.dtype:
 
 def _toggles(program: Program, narrow: torch.dtype) -> Iterator[Toggle]:
     text = str(narrow).removeprefix("torch.")
+    doubled = _doubled(program)
     for number, op in operators(program):
         if not op.name.startswith("aten.") or op.writes:
             continue
         if op.name in CASTS:
             yield Toggle(number, "late", op.name, text)
+        if doubled:
+            yield Toggle(number, "early", op.name, "float32")
         yield Toggle(number, "early", op.name, text)
         yield Toggle(number, "read", op.name, text)
         # A wide product or sum is another kernel with an order of its own, not one cast.
         if op.name not in (*CASTS, *PRODUCTS, *SUMS):
             yield Toggle(number, "wide", op.name, text)
         yield Toggle(number, "power", op.name, text)
+
+
+def _doubled(program: Program) -> bool:
+    """Something is computed in float64."""
+    given = [value for op in program.ops for value in (*op.args, *op.kwargs.values())]
+    return {"dtype": "float64"} in given or any(v.dtype == torch.float64 for v in program.values.values())
 
 
 def changed(
@@ -130,7 +139,7 @@ def _toggled(op: Op, env: dict[str, Any], toggle: Toggle) -> None:
         for name in op.outs:
             value = env.get(name) if name else None
             if isinstance(value, Tensor) and value.is_floating_point():
-                env[name] = value.to(getattr(torch, toggle.dtype)).to(torch.float32)  # type: ignore[index]
+                env[name] = _narrowed(value, toggle.dtype)  # type: ignore[index]
         return
     args = [_wide(a) for a in decoded(op.args, env)]
     if toggle.kind in ("wide", "late") and not _has_narrow(decoded(op.args, env), op, env):
@@ -145,6 +154,12 @@ def _toggled(op: Op, env: dict[str, Any], toggle: Toggle) -> None:
     for name, value in zip(op.outs, outs, strict=False):
         if name is not None:
             env[name] = value
+
+
+def _narrowed(value: Tensor, dtype: str) -> Tensor:
+    """Wide again after the rounding, as torch's own operators have it; float64 rounded to float32 stays that."""
+    wide = torch.float32 if dtype == "float32" or value.dtype != torch.float64 else torch.float64
+    return value.to(getattr(torch, dtype)).to(wide)
 
 
 def _has_narrow(args: list[Any], op: Op, env: dict[str, Any]) -> bool:

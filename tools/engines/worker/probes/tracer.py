@@ -9,7 +9,7 @@ the operator could write to it.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from .gpu import batch_invariant_mode, home
 from .program import Op, Point, Program, copied, tensors_of
+from .rows import same_bits
 
 ATTENTION = "vllm.model_executor.layers.attention.attention"
 ENTERED = {
@@ -252,7 +253,8 @@ class Tracer(TorchDispatchMode):
             # One kernel wrote the output and this input (a residual sum and its norm): what it read is the input.
             given = {point: mark for point, mark in given.items() if self._root(mark.name) not in late}
             ops, read, _ = self._backwards(root, end.at, self._stops(given))
-        read += [] if any(end.shown in op.outs for op in ops) else [end.shown]
+        shown = end.shown if ops else self._handed_on(end, given.values())
+        read += [] if any(shown in op.outs for op in ops) else [shown]
         values = {name: self.values[name] for name in read if name in self.values}
         values |= {mark.name: mark.raw for mark in given.values()}
         produced = {o for op in ops for o in op.outs if o is not None}
@@ -268,7 +270,7 @@ class Tracer(TorchDispatchMode):
         names = {f"{layer}.{name}": mark.name for (layer, name), mark in given.items()}
         canonical = {f"{layer}.{name}": home(_for_rows(mark, keys, rows)) for (layer, name), mark in passed.items()}
         values = {name: home(value) for name, value in values.items()}
-        return Program(ops, names, end.shown, values, home(end.canonical), rows.tolist(), notes, canonical)
+        return Program(ops, names, shown, values, home(end.canonical), rows.tolist(), notes, canonical)
 
     def _stops(self, given: Mapping[Point, Mark]) -> dict[str, int]:
         return {self._root(mark.name): mark.at for mark in given.values()}
@@ -296,9 +298,13 @@ class Tracer(TorchDispatchMode):
         for op in kept:
             read += [name for name in tensors_of(op) if name not in produced and name not in read]
             produced |= {o for o in op.outs if o is not None}
-        if not kept:
-            read = [root]
         return kept, read, late
+
+    def _handed_on(self, end: Mark, given: Iterable[Mark]) -> str:
+        """The output's name where nothing computes it: that of the input that it is, if it is one seen otherwise."""
+        root, held = self._root(end.shown), end.raw.reshape(1, -1)
+        views = [mark for mark in given if self._root(mark.name) == root and same_bits(mark.raw.reshape(1, -1), held)]
+        return views[0].name if views else end.shown
 
 
 def _same_memory(output: Tensor, arguments: Sequence[tuple[str, Tensor]]) -> list[str]:

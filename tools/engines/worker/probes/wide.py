@@ -16,13 +16,15 @@ from .toggles import CASTS
 
 SAME = 1e-9
 """Relative to the largest value of the row; float64 rounding in a region stays far below."""
+BITS = ("aten.view.dtype",)
+"""Bits taken for another type's, as where a mantissa is cut by hand: in a wider dtype they are others."""
 MAKING = ("empty", "zeros", "ones", "full", "arange", "new_zeros", "new_empty", "new_full", "new_ones", "scalar_tensor")
 
 
 def computed_in(program: Program, dtype: torch.dtype) -> Tensor | None:
     """The output rows, everything computed in `dtype`; None when the program holds kernels of which only their bits are
     known. oneDNN's product is its own kernel in float32, and torch's in float64: there only the function counts."""
-    if any(not op.name.startswith("aten.") and op.name != ONEDNN for op in program.ops):
+    if reads_bits(program) or any(not op.name.startswith("aten.") and op.name != ONEDNN for op in program.ops):
         return None
     env: dict[str, Any] = {name: _wide(value.clone(), dtype) for name, value in program.values.items()}
     try:
@@ -32,6 +34,10 @@ def computed_in(program: Program, dtype: torch.dtype) -> Tensor | None:
         return rows_of(env[program.output], len(program.rows))
     except (RuntimeError, TypeError, KeyError, IndexError):
         return None
+
+
+def reads_bits(program: Program) -> bool:
+    return any(op.name in BITS for op in program.ops)
 
 
 def apart(a: Tensor, b: Tensor) -> float:

@@ -67,7 +67,9 @@ def _narrow(program: Program) -> bool:
     """Some value of it is narrow: else there is no rounding to leave out, and a wide run is only another run."""
     dtypes = {value.dtype for value in program.values.values()}
     casts = [str(argument) for op in program.ops if op.name in CASTS for argument in (*op.args, *op.kwargs.values())]
-    return bool(dtypes & set(NARROW)) or any(name in cast for cast in casts for name in ("bfloat16", "float16"))
+    return bool(dtypes & set(NARROW)) or any(
+        name in cast for cast in casts for name in ("bfloat16", "float16", "float8")
+    )
 
 
 def _sums(program: Program) -> bool:

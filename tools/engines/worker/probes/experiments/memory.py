@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..program import Op, Program
-from ..rows import rows_of, same_bits
+from ..rows import NOBODY, rows_of, same_bits
 from .case import Case, Report
 
 FRESH = ("empty", "new_empty", "empty_like", "empty_strided")
@@ -72,7 +72,7 @@ def uninitialised(case: Case, report: Report) -> bool:
 
 
 def _poisoned(program: Program, poison: float) -> Any:
-    nobody = [n for n, key in enumerate(program.rows) if key[0] < 0]
+    nobody = [n for n, key in enumerate(program.rows) if key[0] == NOBODY]
     overrides: dict[str, Tensor] = {}
     for name in program.inputs.values():
         value = program.values[name]

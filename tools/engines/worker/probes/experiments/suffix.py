@@ -34,7 +34,7 @@ def suffix(case: Case, report: Report) -> bool:
         wide = (made.to(torch.float64) - wanted.to(torch.float64)).abs()
         bound = FAR * UNIT.get(made.dtype, 2.0**-24) * wanted.to(torch.float64).abs()
         if bool((wide > bound).any()):
-            return report.is_("semantic", f"{name} computes the other side's output, and then does {after}", name)
+            return report.is_("semantic", f"{name} computes the other side's output, and then does {after}")
         return False
     return False
 
