@@ -47,13 +47,14 @@ def _said(case: Case, report: Report, name: str, program: Program, chain: Chain)
     _, last, numbers = chain
     words = ", ".join(dict.fromkeys(program.ops[n].name for n in numbers))
     report.tried(f"{name} without {words} (up to operator {last} of the region)", "the other side's bits")
+    casts = [program.ops[n].name in CASTS for n in numbers]
+    if all(casts) or (report.rounding and any(casts)):
+        said = f"{name} rounds in {words} (up to operator {last} of the region), the other side does not"
+        return report.is_("precision", said)
     if not report.rounding:
         masks = all(program.ops[n].name.split(".")[1].rstrip("_") in MASKING for n in numbers)
         label = "post_processing" if case.kind == "logprob" else "layout_mask" if masks else "semantic"
         return report.is_(label, f"{name} does {words} (up to operator {last} of the region), the other side does not")
-    if any(program.ops[n].name in CASTS for n in numbers):
-        said = f"{name} rounds in {words} (up to operator {last} of the region), the other side does not"
-        return report.is_("precision", said)
     return False
 
 
