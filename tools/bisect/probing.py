@@ -8,6 +8,7 @@ repro out of the programs as they ran in their engines.
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,6 +17,7 @@ from pydantic import JsonValue
 from bitgate.tools.bisect.conclude import Outcome
 from bitgate.tools.bisect.graph import label
 from bitgate.tools.bisect.pairs import Pair
+from bitgate.tools.bisect.setting import environment_of
 from bitgate.tools.bisect.watch import Watch
 from bitgate.tools.checks.execute import run_probe
 from bitgate.tools.config.sides import Side
@@ -47,7 +49,8 @@ async def probe(context: RunContext, watch: Watch, outcome: Outcome, folders: tu
         "repro": str(repro),
         "journal": str(context.folder / JOURNAL),
     }
-    outcome.probe = await _probed(context, _prober(watch, pair, folders), options)
+    side = _under_their_setting(_prober(watch, pair, folders), watch, pair, folders)
+    outcome.probe = await _probed(context, side, options)
     if (repro / "repro.py").exists():
         outcome.repro = str(repro.relative_to(context.project.root))
 
@@ -85,6 +88,13 @@ def _prober(watch: Watch, pair: Pair, folders: tuple[Path | None, Path | None]) 
     needing = [name for name, folder in legs.items() if _own_kernels(folder)]
     chosen = (needing or list(legs))[0]
     return watch.sides[starts[chosen].side]
+
+
+def _under_their_setting(side: Side, watch: Watch, pair: Pair, folders: tuple[Path | None, Path | None]) -> Side:
+    """The side's own program has the first word: its kernels are what it is chosen for."""
+    starts = {start.name: start.side for start in watch.plan.starts}
+    legs = sorted(zip((pair.a, pair.b), folders, strict=True), key=lambda leg: starts[leg[0].engine] != side.name)
+    return replace(side, env={**side.env, **environment_of(folder for _, folder in legs if folder is not None)})
 
 
 def _own_kernels(folder: Path) -> bool:

@@ -23,6 +23,7 @@ from .experiments.memory import nondeterministic, uninitialised
 from .experiments.omitted import omitted
 from .experiments.order import order
 from .experiments.replay import replays
+from .experiments.settings import switched, told
 from .experiments.suffix import suffix
 from .experiments.tables import weights
 
@@ -37,6 +38,7 @@ EXPERIMENTS: Final[tuple[Experiment, ...]] = (
     routing,
     weights,
     layout,
+    switched,
     batch,
     constants,
     precision,
@@ -55,6 +57,7 @@ def classify(case: Case, before: Callable[[str, Report], None] = lambda *_: None
     before: told the name of what comes next, and what is known until then.
     """
     report = Report()
+    told(case, report)
     before("replay", report)
     if not replays(case, report):
         return report

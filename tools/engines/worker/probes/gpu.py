@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor
@@ -41,10 +41,3 @@ def on_device(notes: Mapping[str, Any], name: str, value: Tensor) -> Tensor:
 
 def home(value: Any) -> Any:
     return value.cpu() if isinstance(value, Tensor) else value
-
-
-def there(notes: Mapping[str, Any], run: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """A kernel as a function of tensors on the CPU: run where the program runs."""
-    if not notes.get("gpu"):
-        return run
-    return lambda *given: run(*(value.cuda() for value in given)).cpu()

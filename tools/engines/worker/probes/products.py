@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from .fingerprint import Product, input_order, product_order, sum_order
-from .gpu import home, there
-from .program import Program, decoded, function
+from .gpu import home
+from .program import Program, alone, decoded
 from .reductions import inner_orders
 from .rows import rows_of
 
@@ -49,21 +49,20 @@ def _found(op: Any, env: dict[str, Any], program: Program) -> Found:
     if op.name == "_C.onednn_mm.default":
         return Found(op.name, args[1].clone(), program.values[op.args[3]["t"]], _onednn)
     if op.name == "aten.bmm.default":
-        bmm = there(program.notes, lambda x, w: torch.bmm(x[None], w.t()[None])[0])
-        return Found(op.name, args[0][0].clone(), args[1][0].t(), bmm)
+        bmm = alone(op.name, [], {}, program.notes)
+        return Found(op.name, args[0][0].clone(), args[1][0].t(), lambda x, w: bmm(x[None], w.t()[None])[0])
     at = 1 if op.name == "aten.addmm.default" else 0
     x, weight = args[at], args[at + 1]
     if op.name == "aten.linear.default":
-        linear = there(program.notes, torch.nn.functional.linear)
-        return Found(op.name, x.reshape(-1, x.shape[-1]).clone(), weight, linear)
+        return Found(op.name, x.reshape(-1, x.shape[-1]).clone(), weight, alone(op.name, [], {}, program.notes))
     transposed = weight.stride(0) == 1 and weight.shape[0] > 1
+    product = alone("aten.mm.default", [], {}, program.notes)
 
     def run(x: Tensor, other: Tensor) -> Tensor:
         factor = other.t() if transposed else other.t().contiguous()
-        made: Tensor = function("aten.mm.default")(x, factor)
-        return made
+        return product(x, factor)
 
-    return Found(op.name, x.clone(), weight.t(), there(program.notes, run))
+    return Found(op.name, x.clone(), weight.t(), run)
 
 
 def _onednn(x: Tensor, weight: Tensor) -> Tensor:
@@ -193,17 +192,15 @@ def _sum_of(program: Program, row: int) -> dict[str, Any] | None:
     def hook(number: int, op: Any, env: dict[str, Any]) -> None:
         if op.name not in SUMS or made:
             return
-        args = decoded(op.args, env)
-        x = args[0]
+        x = home(decoded(op.args[0], env))
         flat = x.reshape(-1, x.shape[-1])
-        rest = {k: decoded(v, env) for k, v in op.kwargs.items()}
+        summed = alone(op.name, op.args[1:], op.kwargs, program.notes)
 
         def run(other: Tensor) -> Tensor:
-            result: Tensor = function(op.name)(other.reshape(x.shape), *args[1:], **rest)
-            return result
+            return summed(other.reshape(x.shape))
 
         at = row if row < flat.shape[0] else 0
-        order = sum_order(there(program.notes, run), tuple(flat.shape), at, x.dtype)
+        order = sum_order(run, tuple(flat.shape), at, x.dtype)
         made.append({"operator": op.name, "rows": int(flat.shape[0]), "probed": "the sum"} | order)
 
     program.run(hook=hook)

@@ -11,8 +11,13 @@ import torch
 from torch import Tensor
 
 from . import fits
-from .gpu import follow_mode, home, on_device, registering
+from .apart import elsewhere, run_elsewhere
+from .gpu import home, on_device, registering
+from .launches import LAUNCH, kernel_of, launched
+from .setting import follow_switches
 
+FRESH = ("empty", "new_empty", "empty_like", "empty_strided")
+"""Operators that hand out memory which nobody has written."""
 Point = tuple[int, str]
 """(layer, name)."""
 
@@ -53,7 +58,9 @@ class Program:
 
         `hook` sees them where the program runs.
         """
-        follow_mode(self.notes)
+        if elsewhere(self.notes):
+            return run_elsewhere(self, overrides, hook)
+        follow_switches(self.notes)
         env: dict[str, Any] = {n: materialised(n, self, (overrides or {}).get(n, v)) for n, v in self.values.items()}
         with torch.no_grad():
             for number, op in enumerate(self.ops):
@@ -104,6 +111,9 @@ def _check_product(out: Tensor, x: Tensor, bias: Any, handle: Tensor) -> None:
 
 def call(op: Op, env: dict[str, Any]) -> None:
     args = decoded(op.args, env)
+    if op.name.startswith(LAUNCH):
+        launched(op.name, args[0], args[1], {k: decoded(v, env) for k, v in op.kwargs.items()})
+        return
     if op.name == ONEDNN:
         _check_product(*args)
     fits.check(op.name, args)
@@ -125,6 +135,18 @@ def function(name: str) -> Any:
         for module in registering(namespace):
             importlib.import_module(module)
     return getattr(getattr(getattr(torch.ops, namespace), operator), overload)
+
+
+def alone(name: str, rest: list[Any], kwargs: dict[str, Any], notes: Mapping[str, Any]) -> Callable[..., Tensor]:
+    """One operator as a function of its leading tensors: run where and under what a program with `notes` is."""
+
+    def run(*given: Tensor) -> Tensor:
+        values = {f"x{n}": tensor for n, tensor in enumerate(given)}
+        op = Op(name, [*({"t": n} for n in values), *rest], kwargs, ["made"])
+        where = {**notes, "gpu": list(values) if notes.get("gpu") else [], "handlers": {}}
+        return Program([op], {}, "made", values, given[0], [], where).result()
+
+    return run
 
 
 def tensors_of(op: Op) -> list[str]:
@@ -153,6 +175,10 @@ def decoded(value: Any, env: Mapping[str, Any]) -> Any:
             return float(text)
         if kind == "device":
             return torch.device(text)
+        if kind == "triton.dtype":
+            return importlib.import_module("triton.language").dtype(text)
+        if kind == "triton.kernel":
+            return kernel_of(text)
         return getattr(torch, text)
     return value
 

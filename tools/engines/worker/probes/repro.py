@@ -14,17 +14,17 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
 from .experiments.case import Case
-from .experiments.memory import FRESH
 from .gpu import KERNELS, SWITCH, registering
 from .held import alike
+from .launches import LAUNCH
 from .narrow import narrowed
-from .program import Program
+from .program import FRESH, Op, Program
 from .rows import rows_of, same_bits
+from .setting import environment_of, statements, unlike
 from .shrink import fewest_rows
 
 PROOFS = 3
@@ -79,7 +79,7 @@ def write_repro(
     with open(path, "rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     twice = {name: (other, list(tensors[name].shape)) for name, other in same.items() if name != other}
-    text = script(small, about, digest, strides, torch.get_num_threads(), twice, poisoned=poisoned)
+    text = script(small, about, digest, strides, twice, poisoned=poisoned)
     with open(os.path.join(folder, SCRIPT), "w", encoding="utf-8") as script_file:
         script_file.write(text)
     codes = [_exit_code(folder) for _ in range(proofs)]
@@ -107,7 +107,6 @@ def script(
     about: dict[str, Any],
     digest: str,
     strides: dict[str, list[int]],
-    threads: int,
     same: dict[str, tuple[str, list[int]]] | None = None,
     *,
     poisoned: bool = False,
@@ -128,8 +127,9 @@ def script(
         "Exits with 1 while the rows differ, 0 when they are equal, 2 when it cannot run.",
         '"""',
         "",
-        "import hashlib, json, os, struct, sys",
+        "import hashlib, importlib, json, os, struct, subprocess, sys, tempfile",
         "",
+        *_environment(programs),
         "try:",
         "    import torch",
         *(["    from vllm import _custom_ops as ops"] if KERNELS in modules else []),
@@ -145,20 +145,25 @@ def script(
         f"HANDLERS = {_handlers(small)!r}",
         f"GPU = {sorted(on_gpu)!r}",
         f"ROW_A, ROW_B, ROWS_A, ROWS_B = {small.row_a}, {small.row_b}, {len(small.a.rows)}, {len(small.b.rows)}",
-        f"torch.set_num_threads({threads})",
-        *(["enable_batch_invariant_mode()"] if invariant else []),
+        *_mode(programs),
         _LOADER,
+        *([_KERNEL] if "triton" in spaces else []),
         *_side("a", small.a, poisoned),
         *_side("b", small.b, poisoned),
+        _ROW,
+        *([_ROWS_APART] if _apart(programs) else [_ROWS]),
         _MAIN,
     ]
     return "\n".join(lines) + "\n"
 
 
 def _side(side: str, program: Program, poisoned: bool) -> list[str]:
-    lines = ["", "", f"def side_{side}(t):"]
+    lines = ["", "", f"def side_{side}(t):", *(f"    {line}" for line in statements(program.notes))]
     lines += [f'    {name} = t["{side}.{name}"]' for name in program.values]
     for op in program.ops:
+        if op.name.startswith(LAUNCH):
+            lines.append(f"    {_launch(op)}")
+            continue
         arguments = [_text(a) for a in op.args] + [f"{k}={_text(v)}" for k, v in op.kwargs.items()]
         call = f"torch.ops.{op.name}({', '.join(arguments)})"
         names = [n or "_" for n in op.outs]
@@ -169,6 +174,61 @@ def _side(side: str, program: Program, poisoned: bool) -> list[str]:
         if poisoned and op.name.split(".")[1] in FRESH:
             lines += [f"    {name}.is_floating_point() and {name}.fill_(float('nan'))" for name in names if name != "_"]
     return [*lines, f"    return {program.output}"]
+
+
+def _environment(programs: tuple[Program, Program]) -> list[str]:
+    """What kernels look up in the environment, once in a process: set before anything is loaded."""
+    a, b = (environment_of(program.notes) for program in programs)
+    if not _apart(programs):
+        return [f"ENVIRONMENT = {(a | b)!r}", *_SET, ""]
+    return [
+        "# The two sides ran in unlike environments: each has a process of its own.",
+        f"ENVIRONMENTS = { ({'a': a, 'b': b})!r}",
+        "SIDE = sys.argv[1] if len(sys.argv) > 1 else None",
+        "ENVIRONMENT = ENVIRONMENTS.get(SIDE, {})",
+        *_SET,
+        "",
+    ]
+
+
+_SET = (
+    "for name, value in ENVIRONMENT.items():",
+    "    os.environ.pop(name, None) if value is None else os.environ.__setitem__(name, value)",
+)
+
+
+def _apart(programs: tuple[Program, Program]) -> bool:
+    """Whether one process cannot run both."""
+    a, b = (program.notes for program in programs)
+    modes = {bool(notes.get("batch_invariant")) for notes in (a, b) if notes.get("gpu")}
+    return bool(unlike(a, b, "environment")) or len(modes) > 1
+
+
+def _mode(programs: tuple[Program, Program]) -> list[str]:
+    """vLLM's batch-invariant mode: for the process, or for that of one side."""
+    wanted = [side for side, program in zip("ab", programs, strict=True) if program.notes.get("batch_invariant")]
+    if not wanted:
+        return []
+    return [f"if SIDE in {wanted!r}:", "    enable_batch_invariant_mode()"] if _apart(programs) else [_ENABLE]
+
+
+_ENABLE = "enable_batch_invariant_mode()"
+
+
+def _launch(op: Op) -> str:
+    grid, positional = op.args
+    arguments = [_argument(a) for a in positional] + [f"{k}={_argument(v)}" for k, v in op.kwargs.items()]
+    return f"kernel({op.name.removeprefix(LAUNCH)!r})[{tuple(grid)!r}]({', '.join(arguments)})"
+
+
+def _argument(value: Any) -> str:
+    """Of a launch: Triton takes tuples where JSON has lists."""
+    if isinstance(value, list):
+        return f"({''.join(_argument(item) + ', ' for item in value)})"
+    kind = next(iter(value)) if isinstance(value, dict) else ""
+    if kind == "triton.dtype":
+        return f'importlib.import_module("triton.language").dtype({value[kind]!r})'
+    return f"kernel({value[kind]!r})" if kind == "triton.kernel" else _text(value)
 
 
 def _handlers(small: Small) -> list[str]:
@@ -234,18 +294,59 @@ def prepared(name, tensor):
         return KEPT[-1].handler_tensor
     return tensor.clone() if name not in STRIDES else tensor"""
 
-_MAIN = """
+_KERNEL = """
+
+def kernel(name):
+    module, _, path = name.partition(":")
+    found = importlib.import_module(module)
+    for part in path.split("."):
+        found = getattr(found, part)
+    while hasattr(found.fn, "fn"):  # below an autotuner: launched as it ran
+        found = found.fn
+    return found"""
+
+_ROW = """
 
 def row(tensor, count, number):
     whole = tensor.shape[0] == count or tensor.ndim > 2
     flat = (tensor if whole else tensor[:count]).reshape(count, -1)
-    return flat[number].detach().contiguous().cpu()
+    return flat[number].detach().contiguous().cpu()"""
 
+_ROWS = """
 
-def main():
+def rows():
     tensors = load()
     with torch.no_grad():
-        a, b = row(side_a(tensors), ROWS_A, ROW_A), row(side_b(tensors), ROWS_B, ROW_B)
+        return row(side_a(tensors), ROWS_A, ROW_A), row(side_b(tensors), ROWS_B, ROW_B)"""
+
+_ROWS_APART = """
+
+def rows():
+    if SIDE is not None:
+        sys.exit(one_side(SIDE, sys.argv[2]))
+    return of_side("a"), of_side("b")
+
+
+def of_side(side):
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "row")
+        done = subprocess.run([sys.executable, os.path.abspath(__file__), side, path])
+        if done.returncode:
+            raise RuntimeError(f"side {side} ended with {done.returncode}")
+        return torch.load(path)
+
+
+def one_side(side, path):
+    tensors = load()
+    with torch.no_grad():
+        made = row(side_a(tensors), ROWS_A, ROW_A) if side == "a" else row(side_b(tensors), ROWS_B, ROW_B)
+    torch.save(made, path)
+    return 0"""
+
+_MAIN = """
+
+def main():
+    a, b = rows()
     if a.dtype == b.dtype and a.shape == b.shape and torch.equal(a.view(torch.uint8), b.view(torch.uint8)):
         print(f"equal to the last bit: {a.numel()} values")
         return 0

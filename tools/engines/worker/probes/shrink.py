@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .launches import LAUNCH
 from .program import Op, Program
 
 Fails = Callable[[Program], bool]
@@ -16,7 +17,7 @@ Fails = Callable[[Program], bool]
 def with_rows(program: Program, rows: list[int]) -> Program | None:
     """The same operators on these rows alone; None where rows are no leading dimension of what is read."""
     count = len(program.rows)
-    if count < 2 or any(op.name.split(".")[1].startswith("cpu_attention") for op in program.ops):
+    if count < 2 or any(_fixed(op) for op in program.ops):
         return None
     if not only_torch(program.ops) and _ambiguous(program, count):
         return None
@@ -27,6 +28,11 @@ def with_rows(program: Program, rows: list[int]) -> Program | None:
     canonical = {n: t[index] for n, t in program.canonical.items()}
     kept = [program.rows[r] for r in rows]
     return Program(ops, program.inputs, program.output, values, expected, kept, program.notes, canonical)
+
+
+def _fixed(op: Op) -> bool:
+    """A grid and the sizes beside it are for so many rows, and which of them say so is not known."""
+    return op.name.startswith(LAUNCH) or op.name.split(".")[1].startswith("cpu_attention")
 
 
 def only_torch(ops: Sequence[Op]) -> bool:

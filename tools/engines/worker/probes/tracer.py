@@ -18,8 +18,11 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from .gpu import batch_invariant_mode, home
-from .program import Op, Point, Program, copied, tensors_of
+from .launches import Launch, encoded, watched
+from .program import FRESH, Op, Point, Program, copied, tensors_of
 from .rows import same_bits
+from .setting import setting
+from .touched import Before
 
 ATTENTION = "vllm.model_executor.layers.attention.attention"
 ENTERED = {
@@ -75,6 +78,7 @@ class Tracer(TorchDispatchMode):
         self.substitute: Callable[[Tensor], Tensor | None] = lambda _: None
         self.recipes: dict[int, tuple[str, list[Any], Any]] = {}
         self._guards: list[Any] = []
+        self._watch: list[Any] = []
         self._resized: dict[str, tuple[int, int]] = {}
         self._names: dict[int, str] = {}
         self._alias: dict[str, str] = {}
@@ -83,6 +87,8 @@ class Tracer(TorchDispatchMode):
 
     def __enter__(self) -> Any:
         self.active = True
+        self._watch.append(watched(self._launched))
+        self._watch[-1].__enter__()
         # vLLM defines some CPU kernels for all keys at once: with autograd's key in the way they would run unseen.
         self._guards.append(None if torch.is_grad_enabled() else torch._C._AutoDispatchBelowAutograd())
         return super().__enter__()
@@ -90,6 +96,7 @@ class Tracer(TorchDispatchMode):
     def __exit__(self, *args: Any) -> None:
         super().__exit__(*args)
         self._guards.pop()
+        self._watch.pop().__exit__(None, None, None)
         self.active = False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -103,12 +110,48 @@ class Tracer(TorchDispatchMode):
         writes = tuple(self._written(func, args, kwargs))
         if name.split(".")[1] in HANDLERS:
             self._handler(func, args)
-        result = _defined(func(*args, **kwargs))
+        # Triton kernels that an operator launches inside are part of it.
+        self.paused += 1
+        try:
+            result = _defined(func(*args, **kwargs))
+        finally:
+            self.paused -= 1
         outs = result if isinstance(result, tuple | list) else [result]
         shared = self._aliased(func, args)
         names = [self._output(o, _same_memory(o, shared)) if isinstance(o, Tensor) else None for o in outs]
         self.ops.append(Op(name, encoded[0], encoded[1], names, writes))
         return result
+
+    def _launched(self, launch: Launch, go: Callable[[], Any]) -> Any:
+        """A Triton kernel, which the dispatcher does not see: what it writes is found by looking at its arguments."""
+        if self.paused:
+            return go()
+        given = {self._named(t): t for t in launch.tensors()}
+        problem = launch.problem()
+        try:
+            args = [launch.sizes(), [encoded(value, self._named) for value in launch.args]]
+            kwargs = {name: encoded(value, self._named) for name, value in launch.kwargs.items()}
+        except (TypeError, ValueError) as error:
+            args, kwargs, problem = [], {}, problem or f"{launch.name}: {error}"
+        if problem is not None:
+            self.refused[launch.name] = problem
+        self.paused += 1
+        try:
+            before = Before(given, self._unwritten(given))
+            result = go()
+            writes = dict.fromkeys(self._root(name) for name in before.written())
+        finally:
+            self.paused -= 1
+        self.ops.append(Op(launch.name, args, kwargs, [], tuple(writes)))
+        return result
+
+    def _unwritten(self, names: Iterable[str]) -> set[str]:
+        """Of these, fresh memory that nobody has written yet."""
+        fresh = {o for op in self.ops if op.name.split(".")[1] in FRESH for o in op.outs if o is not None}
+        return {n for n in names if (r := self._root(n)) in fresh and not any(r in op.writes for op in self.ops)}
+
+    def _named(self, tensor: Tensor) -> str:
+        return self._names.get(id(tensor)) or self._external(tensor)
 
     def _encoded(self, name: str, args: Any, kwargs: Any) -> tuple[list[Any], dict[str, Any]]:
         """What cannot be kept ends the experiments, which say so, and not the engine's forward."""
@@ -128,7 +171,7 @@ class Tracer(TorchDispatchMode):
 
     def mark(self, point: Point, raw: Tensor, canonical: Tensor, keys: Any = None) -> None:
         """`keys` int64 [R, 2]: of the rows of `canonical`, where they are not the forward's; more rows are padding."""
-        name = self._names.get(id(raw)) or self._external(raw)
+        name = self._named(raw)
         self.paused += 1
         # A view made outside of the trace is not known; what the engine itself holds is compared then.
         shown = self._names.get(id(canonical), name)
@@ -137,7 +180,7 @@ class Tracer(TorchDispatchMode):
 
     def _encode(self, op: str, value: Any) -> Any:
         if isinstance(value, Tensor):
-            return {"t": self._names.get(id(value)) or self._external(value)}
+            return {"t": self._named(value)}
         if isinstance(value, list | tuple):
             return [self._encode(op, item) for item in value]
         if isinstance(value, torch.dtype | torch.device | torch.layout | torch.memory_format):
@@ -266,6 +309,7 @@ class Tracer(TorchDispatchMode):
             "batch_invariant": any(value.is_cuda for value in values.values()) and batch_invariant_mode(),
             "output": list(output),
         }
+        notes["setting"] = setting((op.name for op in ops), gpu=bool(notes["gpu"]))
         rows = keys if end.keys is None else end.keys
         names = {f"{layer}.{name}": mark.name for (layer, name), mark in given.items()}
         canonical = {f"{layer}.{name}": home(_for_rows(mark, keys, rows)) for (layer, name), mark in passed.items()}

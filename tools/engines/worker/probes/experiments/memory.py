@@ -8,11 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..program import Op, Program
+from ..program import FRESH, Op, Program
 from ..rows import NOBODY, rows_of, same_bits
 from .case import Case, Report
 
-FRESH = ("empty", "new_empty", "empty_like", "empty_strided")
 REPEATS = 20
 REPEAT_SECONDS = 5.0
 
