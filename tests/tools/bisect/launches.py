@@ -22,10 +22,9 @@ import triton.language as tl
 from kernels_of_triton import doubled, scaled_sum, tuned
 from torch import Tensor
 
-from bitgate.tools.engines.worker.probes.experiments.case import Case
 from bitgate.tools.engines.worker.probes.program import Program
 from bitgate.tools.engines.worker.probes.repro import Small, write_repro
-from bitgate.tools.engines.worker.probes.rows import Shared, same_bits
+from bitgate.tools.engines.worker.probes.rows import same_bits
 from bitgate.tools.engines.worker.probes.shrink import with_rows
 from bitgate.tools.engines.worker.probes.stored import load_program, save_programs
 from bitgate.tools.engines.worker.probes.tracer import Tracer
@@ -111,9 +110,8 @@ def facts(folder: Path) -> Facts:
     refused = list(traced(unkept, x.to(DEVICE)).notes["refused"].values())
     yield "what cannot be imported is named", len(refused) == 1 and "__main__:local" in refused[0]
 
-    case = Case("o_proj", program, program, Shared(torch.arange(ROWS), torch.arange(ROWS), 0), False)
     about = {"title": "a launch", "lines": {}}
-    write_repro(str(folder / "repro"), case, Small(program, program, 0, 0), about, proofs=0)
+    write_repro(str(folder / "repro"), Small(program, program, 0, 0), about, proofs=0)
     paths = os.pathsep.join([os.environ["PYTHONPATH"], os.path.dirname(os.path.abspath(__file__))])
     ran = subprocess.run(
         [sys.executable, "repro.py"],

@@ -85,7 +85,7 @@ def main(folder: Path) -> None:
     report = classify(case)
     orders = [order_of(program, 0) for program in (ours, theirs)]
     about = {"title": "two environments", "lines": {}}
-    made = write_repro(str(folder / "repro"), case, shrunk(case), about, proofs=1)
+    made = write_repro(str(folder / "repro"), shrunk(case), about, proofs=1)
     other = theirs.run({theirs.inputs["0.in"]: theirs.values[theirs.inputs["0.in"]] * 0})[theirs.output]
     facts = {
         "environments": [ours.notes["setting"]["environment"][NAME], theirs.notes["setting"]["environment"][NAME]],

@@ -25,8 +25,11 @@ from .setting import setting
 from .touched import Before
 
 ATTENTION = "vllm.model_executor.layers.attention.attention"
+EXPERTS = "vllm.model_executor.layers.fused_moe.runner.moe_runner"
 ENTERED = {
     "bitgate.tiled_product.default": "..tiles:_tiled_product",
+    "vllm.moe_forward.default": f"{EXPERTS}:_moe_forward",
+    "vllm.moe_forward_shared.default": f"{EXPERTS}:_moe_forward_shared",
     "vllm.unified_attention_with_output.default": f"{ATTENTION}:unified_attention_with_output",
     "vllm.unified_kv_cache_update.default": f"{ATTENTION}:unified_kv_cache_update",
 }

@@ -44,6 +44,8 @@ def batch(case: Case, report: Report) -> bool:
             return report.is_("batch_variance", f"{orders[0]['operator']} sums in another order for {rows} rows")
     if _cut_equal(case, report):
         return report.is_("batch_variance", "the row's bits change with the number of rows beside it")
+    if _equal_among_themselves(case, report):
+        return report.is_("batch_variance", f"{_first(report)} gives this row other bits with other rows beside it")
     if case.same_side and "input_layout" in report.excluded and shapes[0] != shapes[1]:
         return report.is_(
             "batch_variance", f"{_first(report)} gives this row other bits in other company; how is not shown"
@@ -66,6 +68,20 @@ def _shapes(case: Case) -> list[list[list[int]]]:
 
 def _attention(program: Program) -> bool:
     return any("attention" in op.name for op in program.ops)
+
+
+def _equal_among_themselves(case: Case, report: Report) -> bool:
+    """Both programs on the rows that they share: the same company, and so the same bits if company is all."""
+    found = []
+    for program, places in ((case.a, case.shared.a), (case.b, case.shared.b)):
+        cut = with_rows(program, places.tolist())
+        result = rows_of(attempt(cut), len(cut.rows)) if cut is not None else None
+        if result is None:
+            return False
+        found.append(result)
+    equal = same_bits(found[0], found[1])
+    report.tried("both on the rows that they share, and no others", "the same bits" if equal else "other bits")
+    return equal
 
 
 def _cut_equal(case: Case, report: Report) -> bool:

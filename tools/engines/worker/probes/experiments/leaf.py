@@ -6,7 +6,8 @@ from typing import Any
 
 from torch import Tensor
 
-from ..program import Op, Program
+from ..gpu import home
+from ..program import Op, Program, tensors_of
 from ..rows import differing, rows_of
 from ..toggles import operators
 from .case import Case, Report
@@ -30,6 +31,15 @@ def leaf(case: Case, report: Report) -> None:
             return
 
 
+def _made(op: Op, program: Program) -> list[str]:
+    """What an operator makes. One that only writes names memory, of which the program may know a view alone."""
+    made = [name for name in op.outs if name is not None]
+    if made or not op.writes:
+        return made
+    given = tensors_of(op)
+    return [*(name for name in given if name == program.output), *op.writes, *given]
+
+
 def plain_name(name: str) -> str:
     """Casts are named by how they were reached (`to.dtype` above autograd, `_to_copy` below)."""
     return "cast" if name in ("aten.to.dtype", "aten._to_copy.default") else name
@@ -44,10 +54,10 @@ def _row_values(program: Program, rows: Tensor) -> dict[int, Tensor]:
     seen: dict[int, Tensor] = {}
 
     def hook(number: int, op: Op, env: dict[str, Any]) -> None:
-        name = next((n for n in op.outs if n is not None), None) or next(iter(op.writes), None)
-        value = rows_of(env.get(name), len(program.rows)) if name else None
+        found = (rows_of(env.get(name), len(program.rows)) for name in _made(op, program))
+        value = next((rows_ for rows_ in found if rows_ is not None), None)
         if value is not None:
-            seen[number] = value[rows].clone()
+            seen[number] = home(value[rows].clone())
 
     program.run(hook=hook)
     return seen
