@@ -15,9 +15,9 @@ def scaled_sum(x, y, out, count, factor, BLOCK: tl.constexpr, DTYPE: tl.constexp
 
 
 @triton.jit
-def doubled(x, WIDTH: tl.constexpr):  # type: ignore[no-untyped-def]
+def multiplied(x, factor, WIDTH: tl.constexpr):  # type: ignore[no-untyped-def]
     at = tl.program_id(0) * WIDTH + tl.arange(0, WIDTH)
-    tl.store(x + at, tl.load(x + at) * 2)
+    tl.store(x + at, tl.load(x + at) * factor)
 
 
 @triton.jit

@@ -19,12 +19,14 @@ import numpy as np
 import torch
 import triton
 import triton.language as tl
-from kernels_of_triton import doubled, scaled_sum, tuned
+from kernels_of_triton import multiplied, scaled_sum, tuned
 from torch import Tensor
 
+from bitgate.tools.engines.worker.probes.experiments.case import Case, Report
+from bitgate.tools.engines.worker.probes.experiments.leaf import leaf
 from bitgate.tools.engines.worker.probes.program import Program
 from bitgate.tools.engines.worker.probes.repro import Small, write_repro
-from bitgate.tools.engines.worker.probes.rows import same_bits
+from bitgate.tools.engines.worker.probes.rows import Shared, same_bits
 from bitgate.tools.engines.worker.probes.shrink import with_rows
 from bitgate.tools.engines.worker.probes.stored import load_program, save_programs
 from bitgate.tools.engines.worker.probes.tracer import Tracer
@@ -63,9 +65,28 @@ def region(x: Tensor) -> Tensor:
 
 def in_place(x: Tensor) -> Tensor:
     y = x.clone()
-    doubled[(ROWS,)](y, WIDTH=WIDTH)
-    doubled[(ROWS,)](y, WIDTH=WIDTH)
+    multiplied[(ROWS,)](y, 2, WIDTH=WIDTH)
+    multiplied[(ROWS,)](y, 2, WIDTH=WIDTH)
     return y
+
+
+def of_a_view(x: Tensor, factor: int) -> Program:
+    """What is written is memory of which the region knows a view alone, as of vLLM's norms in place."""
+    tracer = Tracer()
+    with torch.no_grad(), tracer:
+        view = (x + 0).view(ROWS, WIDTH)
+        tracer.mark((0, "in"), view, view)
+        multiplied[(ROWS,)](view, factor, WIDTH=WIDTH)
+        tracer.mark((0, "out"), view, view)
+    program = tracer.program([(0, "in")], (0, "out"), np.array([[0, n] for n in range(ROWS)]))
+    assert program is not None
+    return program
+
+
+def first_of(a: Program, b: Program) -> Any:
+    report, rows = Report(), torch.arange(ROWS)
+    leaf(Case("norm", a, b, Shared(rows, rows, 0), False), report)
+    return report.leaf.get("first")
 
 
 def autotuned(x: Tensor) -> Tensor:
@@ -101,8 +122,10 @@ def facts(folder: Path) -> Facts:
     yield "written and read it is the same", same_bits(load_program(str(folder / "kept")).result(), program.expected)
 
     twice = traced(in_place, x.to(DEVICE))
-    yield "in place, twice", names(twice).count("triton.kernels_of_triton:doubled") == 2
+    yield "in place, twice", names(twice).count("triton.kernels_of_triton:multiplied") == 2
     yield "each on what the one before left", torch.equal(twice.result(), x * 4)
+    found = first_of(of_a_view(x.to(DEVICE), 2), of_a_view(x.to(DEVICE), 3))
+    yield "one that only writes is named where it differs", found == "triton.kernels_of_triton:multiplied"
     picked = traced(autotuned, x.to(DEVICE))
     yield "below an autotuner, with what it chose", names(picked)[-1] == "triton.kernels_of_triton:_tuned"
     yield "which is launched as it ran", picked.ops[-1].kwargs["WIDTH"] == WIDTH
