@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from bitgate.tools.engines.worker.probes.record import Record
 from bitgate.tools.engines.worker.probes.recorder import Recorder
 from bitgate.tools.engines.worker.probes.tap_python import PythonTaps
 from bitgate.tools.engines.worker.sequences import Sequences
@@ -61,7 +62,12 @@ def main() -> None:
     taps.start()
     engine._score([0], Sequences.of([([1, 2, 3], [4, 5])]), "prefill")
     taps.remove()
-    print(json.dumps({"points": sorted(name for layer, name in recorder.series if layer == 0)}))
+    try:
+        Record(recorder, lambda *_: None, lambda: 5)(0, "own", [1.0])  # type: ignore[arg-type]
+    except TypeError as error:
+        said = str(error)
+    points = sorted(name for layer, name in recorder.series if layer == 0)
+    print(json.dumps({"points": points, "no tensor": said}))
 
 
 main()

@@ -133,6 +133,9 @@ STEPS: dict[str, Case] = {
     "a cap of the logits": Case(
         "logprob", "post_processing", {}, logprob, processed(lambda y: 9 * torch.tanh(y / 9)), says="tanh"
     ),
+    "logprobs that are no numbers": Case(
+        "logprob", "post_processing", {}, logprob, lambda y, t: logprob(y, t) * float("nan"), says="b does aten.mul"
+    ),
     "logprobs in float64": Case("logprob", "precision", {}, logprob, in_float64, says="rounding to float32"),
     "logprobs of the token before": Case(
         "logprob", "post_processing", {}, logprob, lambda y, t: logprob(y, t).roll(1, 0), says="roll"

@@ -83,5 +83,7 @@ def test_what_a_user_records_in_a_layout_becomes_rows_and_what_is_wrong_is_kept(
 def test_usual_names_of_a_users_modules_become_points_and_inputs_given_by_name_are_looked_at(
     script: Callable[..., str],
 ) -> None:
-    points = json.loads(script("named.py"))["points"]
-    assert {"q_norm", "k_norm", "self_attn.turn", "self_attn.turn.in0", "self_attn.turn.in1"} <= set(points)
+    made = json.loads(script("named.py"))
+    own = {"self_attn.turn", "self_attn.turn.in0", "self_attn.turn.in1"}
+    assert {"q_norm", "k_norm"} | own <= set(made["points"])
+    assert "record(0, 'own', ...): got a list" in made["no tensor"]

@@ -22,6 +22,11 @@ class Record:
         self._recorder, self._give, self._tokens = recorder, give, tokens
 
     def __call__(self, layer: int, point: str, tensor: Tensor) -> None:
+        if not isinstance(tensor, Tensor):
+            got = type(tensor).__name__
+            raise TypeError(
+                f"record({layer}, {point!r}, ...): got a {got}; allowed is a tensor, leading sizes its rows"
+            )
         self._give(layer, point, tensor)
 
     def shards(self, layer: int, point: str, held: Sequence[Shard], dims: str) -> None:

@@ -184,6 +184,8 @@ def _scaled(op: Op, env: dict[str, Any]) -> None:
         value = env.get(name) if name else None
         if not isinstance(value, Tensor) or not value.is_floating_point() or value.numel() * 4 > largest:
             raise TypeError("not a scale")
+        if not bool((value > 0).all()):
+            raise TypeError("no scale: of what is not positive only NaN would come out")
         env[name] = torch.exp2(value.log2().ceil())  # type: ignore[index]
 
 
