@@ -42,6 +42,8 @@ from bitgate.tools.engines.worker.table import load_engine
 
 SITES = {"vllm": VllmSites, "vllm_kernels": KernelsSites, "transformers": TransformersSites}
 PAIRS = {"vllm": ("vllm", "vllm"), "kernels": ("vllm", "vllm_kernels"), "transformers": ("transformers",) * 2}
+SHRINK_S = 4.0
+"""How small a script gets is for other tests; that it still shows the failure is asked of every fault."""
 # vLLM makes the group of expert ranks only for a model with experts, and only once a process: such a model comes first.
 MODELS = (("sparse", "bfloat16"), ("dense", "bfloat16"), ("dense", "float32"))
 
@@ -145,7 +147,7 @@ class Lab:
         report = probe({
             "a": folders[0], "b": folders[1], "names": ["a", "b"], "kind": node.kind, "where": label(node.point),
             "sequence": found.cause.row[0], "position": found.cause.row[1], "same_side": put.fault.company,
-            "repro": str(self.work / "repro"),
+            "repro": str(self.work / "repro"), "shrink_s": SHRINK_S,
         })  # fmt: skip
         return made | {
             "class": report.get("class", "unknown"),

@@ -128,6 +128,10 @@ def times(factor: float) -> Callable[[Tensor], Tensor]:
     return lambda x: x * factor
 
 
+def plus(bias: float) -> Callable[[Tensor], Tensor]:
+    return lambda x: x + bias
+
+
 def shifted(x: Tensor) -> Tensor:
     """Columns of the wrong head or shard."""
     return x.roll(x.shape[-1] // 2, -1)
@@ -144,18 +148,39 @@ def weight_bytes(site: Site, point: str) -> Run:
     return site.other(table)
 
 
+def older_weight(site: Site, point: str) -> Run:
+    """The weight of some updates ago: every value of it a little other."""
+    assert site.weight is not None and site.other is not None
+    table = site.weight.clone()
+    rows = table[site.columns.get(point, slice(0, None))]
+    rows.mul_(1 + 0.03 * torch.sin(torch.arange(rows.numel(), dtype=torch.float32).reshape(rows.shape)).to(rows.dtype))
+    return site.other(table)
+
+
 _OTHER: dict[int, Tensor] = {}
 """Packed weights with other bytes, made in the pass that only hashes: no operator makes a wrong weight."""
 
 
-def expert_bytes(site: Site, point: str) -> Run:
-    def run(w1: Tensor, w2: Tensor, x: Tensor, weights: Tensor, ids: Tensor) -> Tensor:
-        if w2.data_ptr() not in _OTHER:
-            table = _OTHER[w2.data_ptr()] = w2.detach().clone()
-            table.view(-1)[::7] = table.view(-1)[::7] * 1.0625
-        return site.run(w1, _OTHER[w2.data_ptr()], x, weights, ids)
+def expert_bytes(*, placed: bool = False) -> Make:
+    """One value in seven; `placed`: each expert where its neighbour belongs."""
 
-    return run
+    def make(site: Site, point: str) -> Run:
+        def run(w1: Tensor, w2: Tensor, x: Tensor, weights: Tensor, ids: Tensor) -> Tensor:
+            at = w2.data_ptr() + placed
+            if at not in _OTHER:
+                table = _OTHER[at] = w2.detach().roll(1, 0) if placed else w2.detach().clone()
+                if not placed:
+                    table.view(-1)[::7] = table.view(-1)[::7] * 1.0625
+            return site.run(w1, _OTHER[at], x, weights, ids)
+
+        return run
+
+    return make
+
+
+def experts_from_one(site: Site, point: str) -> Run:
+    """The experts' numbers counted from one inside of the kernel."""
+    return lambda w1, w2, x, weights, ids: site.run(w1, w2, x, weights, (ids + 1) % w1.shape[0])
 
 
 # Sums in another order, or by another kernel for some rows.
@@ -176,8 +201,11 @@ def permuted_sum(site: Site, point: str) -> Run:
     return lambda x: turned_round(x[..., order].contiguous())
 
 
-def ranks(order: tuple[int, ...]) -> Make:
-    """A row-parallel product: each rank's share of K, and the sum of the shares in the order they arrive."""
+def ranks(order: tuple[int, ...], *, pairwise: bool = False, wide: bool = False) -> Make:
+    """A row-parallel product: each rank's share of K, and the sum of the shares in the order they arrive.
+
+    pairwise: by halves, as a tree does, and not along a ring; wide: in float32.
+    """
 
     def make(site: Site, point: str) -> Run:
         assert site.weight is not None and site.other is not None
@@ -186,10 +214,14 @@ def ranks(order: tuple[int, ...]) -> Make:
 
         def run(x: Tensor) -> Tensor:
             partial = [share(x[..., i * size : (i + 1) * size].contiguous()) for i, share in enumerate(shares)]
+            partial = [part.float() for part in partial] if wide else partial
+            if pairwise:
+                first, second, third, fourth = (partial[number] for number in order)
+                return ((first + second) + (third + fourth)).to(x.dtype)
             total = partial[order[0]]
             for number in order[1:]:
                 total = total + partial[number]
-            return total
+            return total.to(x.dtype)
 
         return run
 
@@ -232,17 +264,24 @@ def narrow_product(site: Site, point: str) -> Run:
     return lambda x: narrow(x.to(torch.bfloat16)).to(x.dtype)
 
 
-def norm_in(*, late: bool, halves: bool = False, rounded: bool = False, one: float = 0.0) -> Make:
-    """RMSNorm in ordinary torch. late: the weight before the rounding; rounded: of the sum as it is stored."""
+def norm_in(
+    *, late: bool, halves: bool = False, rounded: bool = False, one: float = 0.0, larger: float = 1.0,
+    outside: bool = False, centred: bool = False,
+) -> Make:  # fmt: skip
+    """RMSNorm in ordinary torch. late: the weight before the rounding; rounded: of the sum as it is stored.
+
+    larger: times the epsilon; outside: of the root; centred: the mean taken off, as LayerNorm does.
+    """
 
     def make(site: Site, point: str) -> Run:
-        weight, eps = site.weight, site.eps
+        weight, eps = site.weight, site.eps * larger
         assert weight is not None
 
         def run(x: Tensor, residual: Tensor | None = None) -> Any:
             wide = x.float() if residual is None else x.float() + residual.float()
             total = wide.to(x.dtype)
             wide = total.float() if rounded else wide
+            wide = wide - wide.mean(-1, keepdim=True) if centred else wide
             square = wide.pow(2)
             half = square.shape[-1] // 2
             mean = (
@@ -250,7 +289,7 @@ def norm_in(*, late: bool, halves: bool = False, rounded: bool = False, one: flo
                 if halves
                 else square.mean(-1, keepdim=True)
             )
-            wide = wide * torch.rsqrt(mean + eps)
+            wide = wide / (mean.sqrt() + eps) if outside else wide * torch.rsqrt(mean + eps)
             table = weight + one if one else weight
             out = (table.float() * wide).to(x.dtype) if late else table * wide.to(x.dtype)
             return out if residual is None else (out, total)
@@ -270,14 +309,16 @@ def rounded_sum(site: Site, point: str) -> Run:
     return run
 
 
-def scaled_sum(site: Site, point: str) -> Run:
-    return lambda x, residual: site.run(x, residual * 0.5)
+def scaled_sum(factor: float) -> Make:
+    return lambda site, point: lambda x, residual: site.run(x, residual * factor)
 
 
-def silu(*, early: bool, approximate: bool = False) -> Make:
+def silu(*, early: bool, approximate: bool = False, swapped: bool = False, limit: float = 0.0) -> Make:
     def make(site: Site, point: str) -> Run:
         def run(x: Tensor) -> Tensor:
-            gate, up = x.chunk(2, dim=-1)
+            gate, up = x.chunk(2, dim=-1)[:: -1 if swapped else 1]
+            if limit:
+                gate, up = gate.clamp(max=limit), up.clamp(-limit, limit)
             if approximate:
                 return F.gelu(gate) * up
             return F.silu(gate) * up if early else (F.silu(gate.float()) * up.float()).to(x.dtype)
@@ -287,8 +328,13 @@ def silu(*, early: bool, approximate: bool = False) -> Make:
     return make
 
 
-def rotated(*, wide: bool = False, pairs: bool = False, shift: int = 0) -> Make:
-    """Rotary embedding in ordinary torch: halves or pairs turned, in float32 or in the model's dtype."""
+def rotated(
+    *, wide: bool = False, pairs: bool = False, shift: int = 0, backwards: bool = False, partial: bool = False
+) -> Make:
+    """Rotary embedding in ordinary torch: halves or pairs turned, in float32 or in the model's dtype.
+
+    backwards: the other way round; partial: the first half of each head alone.
+    """
 
     def make(site: Site, point: str) -> Run:
         cache = site.weight
@@ -304,6 +350,14 @@ def rotated(*, wide: bool = False, pairs: bool = False, shift: int = 0) -> Make:
             heads = x.view(x.shape[0], -1, 2 * cos.shape[-1])
             if own and wide:
                 heads, cos, sin = heads.float(), cos.float(), sin.float()
+            if own and backwards:
+                sin = sin.neg()
+            if own and partial:
+                half = cos.shape[-1] // 2
+                low, high = heads[..., : 2 * half].chunk(2, dim=-1)
+                cos, sin = cos[..., :half], sin[..., :half]
+                made = torch.cat([low * cos - high * sin, high * cos + low * sin, heads[..., 2 * half :]], -1)
+                return made.reshape(x.shape)
             if own and pairs:
                 even, odd = heads[..., ::2], heads[..., 1::2]
                 made = torch.stack([even * cos - odd * sin, odd * cos + even * sin], -1).flatten(-2)
@@ -322,6 +376,20 @@ def table_of_other_base(site: Site, point: str) -> Run:
     return site.other(site.weight.roll(1, 1))
 
 
+def other_table(change: Callable[[Tensor], Tensor]) -> Make:
+    """Cosines and sines of another scaling: positions stretched, or a factor on all of them."""
+
+    def make(site: Site, point: str) -> Run:
+        assert site.weight is not None and site.other is not None
+        return site.other(change(site.weight))
+
+    return make
+
+
+def stretched(table: Tensor) -> Tensor:
+    return table[torch.arange(len(table)) // 2]
+
+
 def rounded_table(site: Site, point: str) -> Run:
     """A float32 model's cosines and sines kept in bfloat16."""
     assert site.weight is not None and site.other is not None
@@ -331,7 +399,13 @@ def rounded_table(site: Site, point: str) -> Run:
 # Attention in ordinary torch, where the kernel's inside cannot be reached.
 
 
-def softmax_attention(*, narrow: bool = False, halves: bool = False, window: int = 0, scale: float = 1.0) -> Make:
+def softmax_attention(
+    *, narrow: bool = False, halves: bool = False, window: int = 0, scale: float = 1.0, ahead_by: int = 0,
+    in_turn: bool = False, limit: float = 0.0, rounded: bool = False,
+) -> Make:  # fmt: skip
+    """ahead_by: rows that the mask lets a query see too many; in_turn: heads share keys in turn, not in groups; limit:
+    of the scores, by a tanh; rounded: the scores, to bfloat16."""
+
     def make(site: Site, point: str) -> Run:
         def run(attend: Run, output: Tensor, metadata: Any, q: Tensor, k: Tensor, v: Tensor) -> None:
             bounds = metadata.query_start_loc.tolist()
@@ -343,10 +417,15 @@ def softmax_attention(*, narrow: bool = False, halves: bool = False, window: int
 
         def one(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             group = q.shape[0] // k.shape[0]
-            k, v = k.repeat_interleave(group, 0), v.repeat_interleave(group, 0)
+            if in_turn:
+                k, v = k.repeat(group, 1, 1), v.repeat(group, 1, 1)
+            else:
+                k, v = k.repeat_interleave(group, 0), v.repeat_interleave(group, 0)
             scores = q.float() @ k.float().transpose(-1, -2) * (scale * q.shape[-1] ** -0.5)
+            scores = limit * (scores / limit).tanh() if limit else scores
+            scores = scores.to(torch.bfloat16).float() if rounded else scores
             size, ahead = scores.shape[-1], scores.shape[-1] - scores.shape[-2]
-            seen = torch.ones(scores.shape[-2], size, dtype=torch.bool).tril(ahead)
+            seen = torch.ones(scores.shape[-2], size, dtype=torch.bool).tril(ahead + ahead_by)
             if window:
                 seen = seen.triu(ahead + 1 - window)
             weights = scores.masked_fill(~seen, float("-inf")).softmax(-1)
@@ -379,14 +458,32 @@ def coarse(site: Site, point: str) -> Run:
     return lambda x: (site.run(x) * 2).round() / 2
 
 
-def top(*, last: bool = False, narrow: bool = False, plain: bool = False, least: bool = False) -> Make:
+def wide_router(*, rounded: bool) -> Make:
+    """The router in float32; rounded: what it gives, to the model's dtype, in which it is then chosen from."""
+
+    def make(site: Site, point: str) -> Run:
+        assert site.weight is not None
+        table = site.weight.float()
+
+        def run(x: Tensor) -> Tensor:
+            made = F.linear(x.float(), table)
+            return made.to(x.dtype).float() if rounded else made
+
+        return run
+
+    return make
+
+
+def top(
+    *, last: bool = False, narrow: bool = False, plain: bool = False, least: bool = False, sigmoid: bool = False
+) -> Make:
     """softmax top-k in ordinary torch. last: of equals the last; plain: not renormalised; least: the worst experts."""
 
     def make(site: Site, point: str) -> Run:
         def run(logits: Tensor) -> tuple[Tensor, Tensor]:
             size = site.run(logits)[1].shape[-1]
             wide = logits if narrow else logits.float()
-            scores = wide.softmax(-1)
+            scores = wide.sigmoid() if sigmoid else wide.softmax(-1)
             ranked = scores.neg() if least else scores
             if last:
                 ids = ranked.shape[-1] - 1 - ranked.flip(-1).argsort(dim=-1, descending=True, stable=True)[..., :size]
@@ -431,10 +528,13 @@ def experts_summed(order: int) -> Make:
 # Logprobs.
 
 
-def logprobs(*, temperature: float = 1.0, lanes: int = 0, narrow: bool = False, halves: bool = False) -> Make:
+def logprobs(
+    *, temperature: float = 1.0, lanes: int = 0, narrow: bool = False, halves: bool = False, limit: float = 0.0
+) -> Make:
     def make(site: Site, point: str) -> Run:
         def run(logits: Tensor) -> Tensor:
             wide = logits.to(torch.bfloat16) if narrow else logits.to(torch.float32)
+            wide = limit * (wide / limit).tanh() if limit else wide
             if halves:
                 top = wide.amax(-1, keepdim=True)
                 parts = (wide - top).exp().chunk(2, -1)

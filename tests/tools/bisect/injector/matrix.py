@@ -49,9 +49,11 @@ ZEROS = everywhere("sign_or_payload", "sign of zero", f.lane(-0.0), partner=f.af
 PAYLOAD = everywhere("sign_or_payload", "payload of NaN", f.lane(0.0, 0x7FC1), partner=f.after(f.lane(0.0, 0x7FC0)))
 SCALED = everywhere("semantic", "times 1.5", f.times(1.5))
 SHIFTED = everywhere("semantic", "columns of another shard", f.shifted)
+BIASED = everywhere("semantic", "a bias added", f.plus(0.125))
 BYTES = Fault("weight_bytes", "one weight in seven", f.weight_bytes)
+OLDER = Fault("weight_bytes", "an older version", f.older_weight)
 
-COLUMNS = (BYTES, SCALED, SHIFTED, NOISE, UNWRITTEN, ZEROS, PAYLOAD)
+COLUMNS = (BYTES, OLDER, SCALED, BIASED, SHIFTED, NOISE, UNWRITTEN, ZEROS, PAYLOAD)
 """At every point of a product, on its own columns."""
 PRODUCT = (
     Fault("reduction_order", "two halves", f.split_sum, dtype="float32"),
@@ -62,13 +64,20 @@ PRODUCT = (
     everywhere("uninitialised_read", "scale over padding", f.over_padding),
 )
 """At the whole of a (fused) product, which shows first at any of its points."""
-SHARES = Fault("reduction_order", "ranks in another order", f.ranks((3, 2, 1, 0)), f.ranks((0, 1, 2, 3)))
+SHARES = (
+    Fault("reduction_order", "ranks in another order", f.ranks((3, 2, 1, 0)), f.ranks((0, 1, 2, 3))),
+    Fault("reduction_order", "ranks by a tree", f.ranks((0, 1, 2, 3), pairwise=True), f.ranks((0, 1, 2, 3))),
+    Fault("precision", "ranks added in float32", f.ranks((0, 1, 2, 3), wide=True), f.ranks((0, 1, 2, 3))),
+)
 PLAIN = f.norm_in(late=False)
 LATE = Fault("precision", "late cast", f.norm_in(late=True), PLAIN)
 NORM = (
     BYTES,
     LATE,
     Fault("semantic", "weight plus one", f.norm_in(late=False, one=1.0)),
+    Fault("semantic", "mean taken off", f.norm_in(late=False, centred=True), PLAIN),
+    Fault("semantic", "another epsilon", f.norm_in(late=False, larger=100.0), PLAIN, "float32"),
+    Fault("semantic", "epsilon outside of the root", f.norm_in(late=False, outside=True), PLAIN, "float32"),
     Fault("reduction_order", "two halves", f.norm_in(late=False, halves=True), PLAIN, "float32"),
     Fault(
         "batch_variance", "halves in a crowd", f.by_company(f.norm_in(late=False, halves=True)),
@@ -78,7 +87,8 @@ NORM = (
 )  # fmt: skip
 ROUNDED = Fault("precision", "of the stored sum", f.norm_in(late=False, rounded=True), PLAIN)
 SUM = (
-    Fault("semantic", "half the residual", f.scaled_sum),
+    Fault("semantic", "half the residual", f.scaled_sum(0.5)),
+    Fault("semantic", "no residual", f.scaled_sum(0.0)),
     Fault("precision", "narrow stream", f.rounded_sum, dtype="float32"),
     NOISE,
     UNWRITTEN,
@@ -87,6 +97,8 @@ SUM = (
 ACT = (
     Fault("precision", "rounded early", f.silu(early=True), f.silu(early=False)),
     Fault("semantic", "gelu", f.silu(early=False, approximate=True)),
+    Fault("semantic", "gate and up exchanged", f.silu(early=False, swapped=True), f.silu(early=False)),
+    Fault("semantic", "a limit", f.silu(early=False, limit=0.05), f.silu(early=False)),
     NOISE, UNWRITTEN, ZEROS, PAYLOAD,
 )  # fmt: skip
 EMBEDDING = (
@@ -94,6 +106,8 @@ EMBEDDING = (
 )  # fmt: skip
 ROTATION = (
     Fault("weight_bytes", "table of other positions", f.table_of_other_base),
+    Fault("weight_bytes", "table of stretched positions", f.other_table(f.stretched)),
+    Fault("weight_bytes", "table with a factor", f.other_table(lambda table: table * 1.125)),
     Fault("precision", "rounded table", f.rounded_table, dtype="float32"),
     Fault("layout_mask", "next position", f.rotated(shift=1), f.rotated()),
 )
@@ -101,13 +115,20 @@ ROTATION = (
 ROPE = (
     Fault("precision", "in float32", f.rotated(wide=True), f.rotated()),
     Fault("semantic", "pairs for halves", f.rotated(pairs=True), f.rotated()),
+    Fault("semantic", "the other way round", f.rotated(backwards=True), f.rotated()),
+    Fault("semantic", "half of each head", f.rotated(partial=True), f.rotated()),
     NOISE, UNWRITTEN, ZEROS,
 )  # fmt: skip
 SOFTMAX = f.softmax_attention()
 ATTENTION = (
     Fault("layout_mask", "block table", f.other_blocks),
     Fault("layout_mask", "window", f.softmax_attention(window=8), SOFTMAX),
+    Fault("layout_mask", "window longer by one", f.softmax_attention(window=8), f.softmax_attention(window=9)),
+    Fault("layout_mask", "the next key seen", f.softmax_attention(ahead_by=1), SOFTMAX),
     Fault("semantic", "scale", f.softmax_attention(scale=1.25), SOFTMAX),
+    Fault("semantic", "heads in turn", f.softmax_attention(in_turn=True), SOFTMAX),
+    Fault("semantic", "scores limited", f.softmax_attention(limit=2.0), SOFTMAX),
+    Fault("precision", "narrow scores", f.softmax_attention(rounded=True), SOFTMAX),
     Fault("precision", "narrow weights", f.softmax_attention(narrow=True), SOFTMAX),
     Fault("reduction_order", "keys in halves", f.softmax_attention(halves=True), SOFTMAX, "float32"),
     NOISE, UNWRITTEN, ZEROS,
@@ -115,6 +136,7 @@ ATTENTION = (
 LOGPROB = (
     Fault("post_processing", "temperature", f.logprobs(temperature=0.7)),
     Fault("post_processing", "padded lanes", f.logprobs(lanes=128)),
+    Fault("post_processing", "logits limited", f.logprobs(limit=30.0)),
     Fault("precision", "in bfloat16", f.logprobs(narrow=True), f.logprobs()),
     Fault("reduction_order", "two halves", f.logprobs(halves=True), f.plain_logprobs, "float32"),
     NOISE,
@@ -126,17 +148,24 @@ TOPK_IDS = (
 TIE = Fault("routing_tie", "last of equals", f.top(last=True), f.top())
 TOPK_WEIGHTS = (
     Fault("semantic", "not renormalised", f.top(plain=True), f.top()),
+    Fault("semantic", "sigmoid for softmax", f.top(sigmoid=True), f.top()),
+    SCALED,
     Fault("precision", "softmax in bfloat16", f.top(narrow=True), f.top()),
     NOISE,
     UNWRITTEN,
 )
 EXPERTS = (
-    Fault("weight_bytes", "one weight in seven", f.expert_bytes),
+    Fault("weight_bytes", "one weight in seven", f.expert_bytes()),
+    Fault("weight_bytes", "each expert in its neighbour's place", f.expert_bytes(placed=True)),
+    Fault("layout_mask", "experts counted from one", f.experts_from_one),
     SCALED,
     Fault("reduction_order", "slots the other way", f.experts_summed(-1), f.experts_summed(1)),
     NOISE, UNWRITTEN, ZEROS,
 )  # fmt: skip
-ROUTER = (BYTES, SCALED, NOISE, UNWRITTEN, ZEROS, SHARES)
+ROUTER = (
+    BYTES, OLDER, SCALED, BIASED, NOISE, UNWRITTEN, ZEROS, *SHARES,
+    Fault("precision", "float32", f.wide_router(rounded=False), f.wide_router(rounded=True)),
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -168,7 +197,7 @@ def dense(transformers: bool) -> Iterator[tuple[str, Fault, tuple[str, ...]]]:
     for group in tuple((p,) for g in GROUPS for p in g) if transformers else GROUPS:
         yield from ((point, fault, (point,)) for point in group for fault in COLUMNS)
         yield from ((group[0], fault, group) for fault in PRODUCT)
-    yield from ((point, SHARES, (point,)) for point in ("o_proj", "mlp_out"))
+    yield from ((point, fault, (point,)) for point in ("o_proj", "mlp_out") for fault in SHARES)
     for point in ("attn_norm", "mlp_norm", "q_norm", "k_norm"):
         yield from ((point, fault, (point,)) for fault in NORM)
     yield from (("act", fault, ("act",)) for fault in ACT)

@@ -231,7 +231,7 @@ class KernelsSites:
         for index, layer in enumerate(model.model.layers):
             for point, site in self._layer(layer):
                 yield index, point, site
-        yield AFTER, "final_norm", norm_site(model.model.norm._run._layer)
+        yield AFTER, "final_norm", norm_site(model.model.norm._run._layer, model.model.norm.weight)
         yield AFTER, "logits", self._linear(model._head._run, model.lm_head.weight, {"logits": slice(0, None)})
         logprob = model._logprob
         yield AFTER, "logprob", Site("logprob", logprob._compute, lambda f: attribute(logprob, "_compute", f))

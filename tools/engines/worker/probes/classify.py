@@ -16,6 +16,7 @@ from .experiments.casts import precision
 from .experiments.company import batch
 from .experiments.constants import constants
 from .experiments.exact import inputs_unlike, routing, sign_only
+from .experiments.factor import factor
 from .experiments.formula import function_apart, post_processing, semantic
 from .experiments.indices import layout
 from .experiments.leaf import leaf
@@ -24,8 +25,10 @@ from .experiments.omitted import omitted
 from .experiments.order import order
 from .experiments.replay import replays
 from .experiments.settings import switched, told
+from .experiments.slots import slots
 from .experiments.suffix import suffix
 from .experiments.tables import weights
+from .experiments.terms import terms
 
 Experiment = Callable[[Case, Report], bool]
 """True when the report has its class."""
@@ -41,12 +44,15 @@ EXPERIMENTS: Final[tuple[Experiment, ...]] = (
     switched,
     batch,
     constants,
+    terms,
     precision,
     post_processing,
     function_apart,
     omitted,
     semantic,
     suffix,
+    factor,
+    slots,
     order,
 )
 

@@ -40,7 +40,7 @@ def product_order(run: Product, rows: int, row: int, size: int, columns: int, dt
     Returns `order` (a short hash), `blocks` (how many values the count takes) and the number of probes.
     """
     unit_places = _units(size, dtype)
-    every = pairs(size)[:PROBES]
+    every = pairs(size, PROBES // 2)
     x = torch.ones(rows, size, dtype=dtype)
     counts: list[int] = []
     for start in range(0, len(every), columns):
@@ -58,7 +58,7 @@ def product_order(run: Product, rows: int, row: int, size: int, columns: int, dt
 def sum_order(run: Callable[[Tensor], Tensor], shape: tuple[int, int], row: int, dtype: torch.dtype) -> dict[str, Any]:
     """The fingerprint of a sum over the last dimension of [rows, size] (a mean counts in `size`-ths)."""
     rows, size = shape
-    every = pairs(size)[: PROBES // 4]
+    every = pairs(size, PROBES // 4)
     counts: list[int] = []
     for i, j in every:
         x = torch.full((rows, size), unit(dtype), dtype=dtype)
@@ -70,7 +70,7 @@ def sum_order(run: Callable[[Tensor], Tensor], shape: tuple[int, int], row: int,
 
 def input_order(run: Callable[[Tensor], Tensor], size: int, dtype: torch.dtype) -> dict[str, Any]:
     """The fingerprint of `run(x [size])`, a sum over x in whatever order; its first value is looked at."""
-    every = pairs(size)[: PROBES // 4]
+    every = pairs(size, PROBES // 4)
     places = _units(size, dtype)
     counts: list[int] = []
     for i, j in every:
@@ -98,8 +98,12 @@ def _units(size: int, dtype: torch.dtype) -> Tensor:
     return torch.arange(size) if size <= limit else torch.arange(0, size, -(-size // limit))
 
 
-def pairs(size: int) -> list[tuple[int, int]]:
-    step = max(1, size // 512)
+def pairs(size: int, most: int) -> list[tuple[int, int]]:
+    """(0, j) and (j, j + 1) in turn, at most `most` of them, over the whole size: a part of it may hold no seam.
+
+    The step is odd, so that every lane of a vector comes up.
+    """
+    step = max(1, -(-2 * size // most) | 1) if 2 * size > most else 1
     far = [(0, j) for j in range(1, size, step)]
     near = [(j, j + 1) for j in range(1, size - 1, step)]
     return [pair for both in zip(far, near, strict=False) for pair in both] or far

@@ -1,4 +1,4 @@
-"""What may be done to equal logits on the way to a logprob: temperature, padded lanes."""
+"""What may be done to equal logits on the way to a logprob: temperature, a soft limit, padded lanes."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 TEMPERATURES = (0.1, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.7, 0.75, 0.8, 0.9, 1.1, 1.2, 1.25, 1.3, 1.5, 1.7, 2.0)
+LIMITS = (10.0, 15.0, 20.0, 25.0, 30.0, 50.0, 100.0)
 CLOSE = 1e-4
 
 
@@ -30,6 +31,10 @@ def _transform(wide: Tensor, tokens: Tensor, other: Tensor) -> str | None:
         scaled = (wide / temperature).log_softmax(-1).gather(1, tokens)
         if float((scaled - other).abs().max()) < CLOSE:
             return f"the logits were divided by the temperature {temperature}"
+    for limit in LIMITS:
+        capped = (limit * (wide / limit).tanh()).log_softmax(-1).gather(1, tokens)
+        if float((capped - other).abs().max()) < CLOSE:
+            return f"the logits were softly limited to {limit:g} (a tanh)"
     mass = (wide.gather(1, tokens) - other).exp() - wide.exp().sum(-1, keepdim=True)
     lanes = mass.round()
     if bool((lanes == lanes[0]).all()) and float(lanes[0]) >= 1 and float(((mass - lanes) / lanes).abs().max()) < 1e-2:

@@ -31,9 +31,10 @@ def truth(kind: str, program: Program, inputs: dict[str, Tensor], output: Tensor
     """None where no formula is declared for this kind, or the program does not show what it needs."""
     made = _FORMULAS.get(kind)
     try:
-        return None if made is None else made(program, inputs, output)
+        found = None if made is None else made(program, inputs, output)
     except (RuntimeError, KeyError, IndexError, StopIteration, ValueError):
         return None
+    return found if found is not None and found.value.shape == output.shape else None
 
 
 def errors(result: Tensor, truth_: Truth) -> Tensor:

@@ -62,7 +62,7 @@ def between(program: Program, row: int) -> Order | None:
         return None
     at, scale = linear[-1], 1.0 if _near(ones[linear[-1]], width) else float(width)
     counts = []
-    chosen = pairs(width)[:PROBES]
+    chosen = pairs(width, PROBES)
     for i, j in chosen:
         value = _totals(program, maker, row, _masked(i, j))[at] * scale
         counts.append(_counted(value))
@@ -143,7 +143,7 @@ def over_rows(program: Program, row: int) -> Order | None:
             seen = _visible(program, run, row)
             if len(seen) < 3:
                 continue
-            chosen = [(seen[i], seen[j]) for i, j in pairs(len(seen))[:PROBES]]
+            chosen = [(seen[i], seen[j]) for i, j in pairs(len(seen), PROBES)]
             scale = 1.0 if _near(run({}), len(seen)) else float(len(seen))
             dtype = program.values[summed].dtype
             counts = [_counted(run({i: huge(dtype), j: -huge(dtype)}) * scale) for i, j in chosen]

@@ -7,7 +7,6 @@ operators are tried, since they refuse sizes that do not fit; other kernels may 
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -19,7 +18,7 @@ from torch import Tensor
 from .classify import classify
 from .experiments.case import Case, Report
 from .program import Op, Program
-from .rows import Shared, same_bits, shared_rows
+from .rows import Shared, rows_of, same_bits, shared_rows
 
 SECONDS = 20.0
 LEAST = 4
@@ -136,8 +135,11 @@ def _smaller_program(program: Program, keep: Keep) -> Program:
     rows = [program.rows[n] for n in keep[count].tolist()] if count in keep else program.rows
     canonical = {point: _picked(value, keep) for point, value in program.canonical.items()}
     made = replace(program, ops=ops, values=values, rows=rows, canonical=canonical)
-    result = made.result()
-    return replace(made, expected=result.reshape(len(rows), math.prod(result.shape) // len(rows)).clone())
+    result = rows_of(made.result(), len(rows))
+    if result is None or any(len(value) != len(rows) for value in canonical.values()):
+        # Sequences beside each other: what was cut was the number of rows, and nothing has that size.
+        raise ValueError("the rows that were kept are not the rows of what it gives")
+    return replace(made, expected=result.clone())
 
 
 def _picked(value: Tensor, keep: Keep) -> Tensor:

@@ -18,11 +18,13 @@ from torch import Tensor
 
 from .gpu import home
 from .products import PRODUCTS, SUMS
-from .program import Op, Program, call, decoded, function, materialised
+from .program import Op, Program, call, decoded, function, materialised, tensors_of
 from .rows import rows_of, same_bits
 
 NARROW = (torch.bfloat16, torch.float16)
 CASTS = ("aten._to_copy.default", "aten.to.dtype", "aten.to.dtype_layout")
+KINDS = ("late", "early", "read", "wide", "power")
+LARGEST = ("amax", "max", "aminmax", "linalg_vector_norm")
 VIEWS = ("view", "reshape", "slice", "split", "transpose", "unsqueeze", "squeeze", "detach", "alias", "t", "permute",
          "expand", "chunk", "select", "clone", "_unsafe_view", "empty", "zeros", "new_zeros", "cat", "contiguous",
          "split_with_sizes", "new_empty", "lift_fresh")  # fmt: skip
@@ -51,16 +53,10 @@ def operators(program: Program) -> list[tuple[int, Op]]:
     return [(n, op) for n, op in enumerate(program.ops) if op.name.split(".")[1].rstrip("_") not in VIEWS]
 
 
-def explaining(
-    program: Program, wanted: Tensor, rows: Tensor, overrides: dict[str, Tensor] | None = None
-) -> list[Toggle]:
+def explaining(program: Program, wanted: Tensor, rows: Tensor, kinds: Sequence[str] = KINDS) -> list[Toggle]:
     """Every single toggle of `program` after which the rows at `rows` have exactly the bits `wanted` [R, W]."""
-    narrow = _narrow_of(program, wanted)
-    found = []
-    for toggle in _toggles(program, narrow):
-        if _gives((toggle,), program, wanted, rows, overrides):
-            found.append(toggle)
-    return found
+    every = _toggles(program, _narrow_of(program, wanted))
+    return [toggle for toggle in every if toggle.kind in kinds and _gives((toggle,), program, wanted, rows)]
 
 
 def explaining_two(program: Program, wanted: Tensor, rows: Tensor, seconds: float) -> tuple[Toggle, Toggle] | None:
@@ -69,15 +65,13 @@ def explaining_two(program: Program, wanted: Tensor, rows: Tensor, seconds: floa
     for first, second in itertools.combinations(_toggles(program, _narrow_of(program, wanted)), 2):
         if time.monotonic() > until:
             return None
-        if first.number != second.number and _gives((first, second), program, wanted, rows, None):
+        if first.number != second.number and _gives((first, second), program, wanted, rows):
             return first, second
     return None
 
 
-def _gives(
-    toggles: Sequence[Toggle], program: Program, wanted: Tensor, rows: Tensor, overrides: dict[str, Tensor] | None
-) -> bool:
-    result = changed(program, toggles, wanted.dtype, overrides)
+def _gives(toggles: Sequence[Toggle], program: Program, wanted: Tensor, rows: Tensor) -> bool:
+    result = changed(program, toggles, wanted.dtype)
     canonical = None if result is None else rows_of(result, len(program.rows))
     return canonical is not None and same_bits(canonical[rows], wanted)
 
@@ -90,6 +84,7 @@ def _narrow_of(program: Program, wanted: Tensor) -> torch.dtype:
 def _toggles(program: Program, narrow: torch.dtype) -> Iterator[Toggle]:
     text = str(narrow).removeprefix("torch.")
     doubled = _doubled(program)
+    scales = _scales(program)
     for number, op in operators(program):
         if not op.name.startswith("aten.") or op.writes:
             continue
@@ -102,7 +97,8 @@ def _toggles(program: Program, narrow: torch.dtype) -> Iterator[Toggle]:
         # A wide product or sum is another kernel with an order of its own, not one cast.
         if op.name not in (*CASTS, *PRODUCTS, *SUMS):
             yield Toggle(number, "wide", op.name, text)
-        yield Toggle(number, "power", op.name, text)
+        if scales & {name for name in op.outs if name is not None}:
+            yield Toggle(number, "power", op.name, text)
 
 
 def _doubled(program: Program) -> bool:
@@ -111,12 +107,21 @@ def _doubled(program: Program) -> bool:
     return {"dtype": "float64"} in given or any(v.dtype == torch.float64 for v in program.values.values())
 
 
-def changed(
-    program: Program, toggles: Sequence[Toggle], dtype: torch.dtype, overrides: dict[str, Tensor] | None = None
-) -> Tensor | None:
+def _scales(program: Program) -> set[str]:
+    """What is made of a largest value and of nothing else: a total that ends as a power of two is no scale."""
+    found: set[str] = set()
+    single = {n for n, v in program.values.items() if v.numel() == 1 and n not in program.inputs.values()}
+    for op in program.ops:
+        given = [name for name in tensors_of(op) if name not in single]
+        if op.name.split(".")[1] in LARGEST or (given and set(given) <= found):
+            found.update(name for name in op.outs if name is not None)
+    return found
+
+
+def changed(program: Program, toggles: Sequence[Toggle], dtype: torch.dtype) -> Tensor | None:
     """The output with these toggles, rounded to `dtype`; None when the changed program cannot run."""
     toggled = {toggle.number: toggle for toggle in toggles}
-    env: dict[str, Any] = {n: materialised(n, program, (overrides or {}).get(n, v)) for n, v in program.values.items()}
+    env: dict[str, Any] = {n: materialised(n, program, v) for n, v in program.values.items()}
     try:
         with torch.no_grad():
             for number, op in enumerate(program.ops):

@@ -30,6 +30,7 @@ ENTERED = {
     "bitgate.tiled_product.default": "..tiles:_tiled_product",
     "vllm.moe_forward.default": f"{EXPERTS}:_moe_forward",
     "vllm.moe_forward_shared.default": f"{EXPERTS}:_moe_forward_shared",
+    "bitgate.tiled_cpu_fused_moe.default": "..tiles_experts:_tiled",
     "vllm.unified_attention_with_output.default": f"{ATTENTION}:unified_attention_with_output",
     "vllm.unified_kv_cache_update.default": f"{ATTENTION}:unified_kv_cache_update",
 }

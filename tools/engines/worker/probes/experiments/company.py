@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from ..products import order_of
-from ..program import Op, Program
+from ..program import Program
 from ..rows import rows_of, same_bits
 from ..shrink import with_rows
 from ..toggles import operators
@@ -17,20 +19,28 @@ from .tables import same_table, tables
 
 def batch(case: Case, report: Report) -> bool:
     """The same operators with the same weights and the same row: only the row's company is different."""
-    a, b = operators(case.a), operators(case.b)
-    same = [plain_name(op.name) for _, op in a] == [plain_name(op.name) for _, op in b]
+    calls = [Counter(plain_name(op.name) for _, op in operators(program)) for program in (case.a, case.b)]
+    same = _sequence(case.a) == _sequence(case.b)
     held = all(any(same_table(t, o) for o in tables(case.b)) for t in tables(case.a))
-    if not (same and held):
-        if case.same_side:
-            report.tried("operators of the two conditions", "other kernels are called")
-            return report.is_(
-                "batch_variance", "one side takes other kernels under the two conditions: " + _difference(a, b)
-            )
+    if case.same_side and calls[0].keys() != calls[1].keys():
+        report.tried("operators of the two conditions", "other kernels are called")
+        said = f"one side takes other kernels under the two conditions: {_difference(*calls)}"
+        return report.is_("batch_variance", said)
+    if not (same and held) and not case.same_side:
         return False
+    if not same:
+        report.tried("operators of the two conditions", f"the same kernels, {_counted(*calls)}")
+    if not held:
+        report.tried("tables of the two conditions", "not matched with each other: their bytes, or their forms, differ")
     shapes = _shapes(case)
-    if shapes[0] == shapes[1] and not _attention(case.a):
+    if same and shapes[0] == shapes[1] and not _attention(case.a):
         report.tried("operators, weights and shapes", "all the same, and yet other bits")
         return False
+    return _shown(case, report) or (held and (not same or shapes[0] != shapes[1]) and _unshown(case, report))
+
+
+def _shown(case: Case, report: Report) -> bool:
+    """An experiment that shows how company matters, or at least that nothing else does."""
     plan = plan_toggled(case, report)
     if plan:
         return report.is_("batch_variance", plan)
@@ -46,20 +56,33 @@ def batch(case: Case, report: Report) -> bool:
         return report.is_("batch_variance", "the row's bits change with the number of rows beside it")
     if _equal_among_themselves(case, report):
         return report.is_("batch_variance", f"{_first(report)} gives this row other bits with other rows beside it")
-    if case.same_side and "input_layout" in report.excluded and shapes[0] != shapes[1]:
-        return report.is_(
-            "batch_variance", f"{_first(report)} gives this row other bits in other company; how is not shown"
-        )
     return False
+
+
+def _unshown(case: Case, report: Report) -> bool:
+    """The same operators, weights and row on one side, in other company: that it matters is all that is left."""
+    if not case.same_side or "input_layout" not in report.excluded:
+        return False
+    said = f"{_first(report)} gives this row other bits in other company; how is not shown"
+    return report.is_("batch_variance", said)
 
 
 def _first(report: Report) -> str:
     return str(report.leaf.get("first") or "a kernel of the region")
 
 
-def _difference(a: list[tuple[int, Op]], b: list[tuple[int, Op]]) -> str:
-    ours, theirs = {op.name for _, op in a}, {op.name for _, op in b}
-    return f"{', '.join(sorted(ours - theirs)) or 'none'} against {', '.join(sorted(theirs - ours)) or 'none'}"
+def _sequence(program: Program) -> list[str]:
+    return [plain_name(op.name) for _, op in operators(program)]
+
+
+def _difference(a: Counter[str], b: Counter[str]) -> str:
+    ours, theirs = (", ".join(sorted(one.keys() - other.keys())) for one, other in ((a, b), (b, a)))
+    return f"{ours or 'no other'} against {theirs or 'no other'}"
+
+
+def _counted(a: Counter[str], b: Counter[str]) -> str:
+    unlike = [f"{name} {a[name]} and {b[name]} times" for name in sorted(a) if a[name] != b[name]]
+    return ", ".join(unlike[:3]) or "in another order"
 
 
 def _shapes(case: Case) -> list[list[list[int]]]:

@@ -44,7 +44,7 @@ def reads_fresh(program: Program) -> bool:
         return False
     try:
         return not same_bits(_poisoned(program, 0.0), _poisoned(program, float("nan")))
-    except (RuntimeError, ImportError, KeyError, TypeError):
+    except (RuntimeError, ImportError, AttributeError, KeyError, TypeError):
         return False
 
 

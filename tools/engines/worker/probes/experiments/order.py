@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Final
 
 import torch
@@ -11,6 +10,7 @@ from torch import Tensor
 from ..oracle import UNIT
 from ..products import PRODUCTS, order_of
 from ..program import Program
+from ..rows import differing
 from ..wide import apart, computed_in
 from .case import Case, Report
 
@@ -57,27 +57,43 @@ def order(case: Case, report: Report) -> bool:
     """Another order of summation: both near the formula, and the fingerprints of the two kernels unlike."""
     if "semantic" not in report.excluded or not _rounded_alike(case, report):
         return _of_rounding(report)
-    steps: list[Callable[[], Any]] = [
-        lambda: order_of(case.a, int(case.shared.a[case.shared.target])),
-        lambda: order_of(case.b, int(case.shared.b[case.shared.target])),
-    ]
-    orders = [step() for step in steps]
-    if not (orders[0] and orders[1]):
-        report.tried("accumulation order", "no product or sum to fingerprint on one of the sides")
-        return _of_rounding(report)
-    say_orders(case, report, orders)
-    if orders[0]["probed"] != orders[1]["probed"]:
-        # Fingerprints of unlike probes say nothing of each other.
-        return _of_rounding(report)
-    if not _of_one_place(case, orders):
-        report.tried("accumulation order", "several products on a side: which of them belong together is not known")
-        return _of_rounding(report)
-    if orders[0]["order"] == orders[1]["order"]:
-        if orders[0]["levels"] > 1:
-            report.excludes("reduction_order (the probed order is the same)")
-        return _of_rounding(report)
-    kinds = f"{orders[0]['operator']} and {orders[1]['operator']}"
-    return report.is_("reduction_order", f"{kinds} sum the same terms in another order; both are within the bound")
+    alike = []
+    for place in _places(case):
+        orders = [order_of(p, int(rows[place])) for p, rows in ((case.a, case.shared.a), (case.b, case.shared.b))]
+        if not (orders[0] and orders[1]):
+            report.tried("accumulation order", "no product or sum to fingerprint on one of the sides")
+            continue
+        say_orders(case, report, orders)
+        if orders[0]["probed"] != orders[1]["probed"]:
+            # Fingerprints of unlike probes say nothing of each other.
+            continue
+        if not _of_one_place(case, orders):
+            report.tried("accumulation order", "several products on a side: which of them belong together is not known")
+            continue
+        if orders[0]["order"] != orders[1]["order"]:
+            kinds = f"{orders[0]['operator']} and {orders[1]['operator']}"
+            said = f"{kinds} sum the same terms in another order{_at(case, place)}; both are within the bound"
+            return report.is_("reduction_order", said)
+        alike.append(orders[0]["levels"] > 1)
+    if alike and all(alike):
+        report.excludes("reduction_order (the probed order is the same)")
+    return _of_rounding(report)
+
+
+def _places(case: Case) -> list[int]:
+    """The row in question, and, as rows that read few others have few orders, the last of its sequence that differs."""
+    target = case.shared.target
+    keys = [case.a.rows[int(row)] for row in case.shared.a]
+    unlike = torch.nonzero(differing(*case.outputs())).flatten().tolist()
+    later = [n for n in unlike if keys[n][0] == keys[target][0] and keys[n][1] > keys[target][1]]
+    return [target, *sorted(later, key=lambda n: keys[n][1])[-1:]]
+
+
+def _at(case: Case, place: int) -> str:
+    if place == case.shared.target:
+        return ""
+    sequence, position = case.a.rows[int(case.shared.a[place])]
+    return f" at sequence {sequence}, position {position}"
 
 
 def _of_rounding(report: Report) -> bool:

@@ -12,6 +12,7 @@ from ..oracle import UNIT
 from ..program import Op, Program
 from ..rows import rows_of, same_bits
 from .case import Case, Report
+from .memory import FRESH
 
 FAR = 16.0
 """Times the unit of rounding of the output: what comes after the common part is more than a cast."""
@@ -44,8 +45,12 @@ def _after(program: Program, rows: Tensor, wanted: Tensor) -> str | None:
     at: list[int] = []
 
     def look(number: int, op: Op, env: dict[str, Any]) -> None:
-        # Not what is written into: a buffer that is filled piece by piece may hold anything before that.
-        for name in op.outs:
+        if op.name.split(".")[1] in FRESH:
+            # A buffer that is filled piece by piece may hold the other side's output before that.
+            for fresh in filter(None, op.outs):
+                if env[fresh].is_floating_point():
+                    env[fresh].fill_(float("nan"))
+        for name in (*op.outs, *op.writes):
             value = rows_of(home(env.get(name)), len(program.rows)) if name is not None else None
             if value is not None and value.is_floating_point() and same_bits(value[rows], wanted):
                 at.append(number)
