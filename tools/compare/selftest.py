@@ -88,16 +88,20 @@ def _refused(code: str) -> Found:
     return lambda result: result.verdict == "invalid" and code in result.problems
 
 
+def _lower(value: np.float32, by: float = 0.0) -> np.float32:
+    """Lower by so much, and by one ulp at least: beside a large logprob 0.9 is nothing. The lowest number goes up."""
+    lower = min(value - np.float32(by), np.nextafter(value, np.float32(-np.inf)))
+    return lower if np.isfinite(lower) else np.nextafter(value, np.float32(0))
+
+
 def _one_ulp(window: Columns, under: NDArray[np.int64], random: np.random.Generator) -> Planted:
     row = int(random.choice(under))
-    below = np.nextafter(window["logprob"][row], np.float32(-np.inf))
-    return Planted(window, _with(window, "logprob", row, below), _differs(window, row))
+    return Planted(window, _with(window, "logprob", row, _lower(window["logprob"][row])), _differs(window, row))
 
 
 def _last_row(window: Columns, under: NDArray[np.int64], random: np.random.Generator) -> Planted:
     row = int(under[-1])
-    lower = window["logprob"][row] - np.float32(0.9)
-    return Planted(window, _with(window, "logprob", row, lower), _differs(window, row))
+    return Planted(window, _with(window, "logprob", row, _lower(window["logprob"][row], 0.9)), _differs(window, row))
 
 
 def _swapped_rows(window: Columns, under: NDArray[np.int64], random: np.random.Generator) -> Planted | None:

@@ -31,9 +31,10 @@ def traced(run: Run, given: dict[str, Any], constants: tuple[Any, ...]) -> Progr
 
 
 def said(
-    kind: str, a: Run, b: Run, given: dict[str, Any], *constants: Any, other: tuple[Any, ...] | None = None
-) -> Any:
+    kind: str, a: Run, b: Run, given: dict[str, Any], *constants: Any, other: tuple[Any, ...] | None = None,
+    same_side: bool = False,
+) -> Any:  # fmt: skip
     programs = traced(a, given, constants), traced(b, given, constants if other is None else other)
     index = torch.arange(ROWS)
-    report = classify(Case(kind, *programs, Shared(index, index, 0), False))
+    report = classify(Case(kind, *programs, Shared(index, index, 0), same_side))
     return {"class": report.label, "mechanism": report.mechanism, "tried": report.experiments}

@@ -32,6 +32,23 @@ def shares(x: Any, tables: list[Any], order: tuple[int, ...]) -> Any:
     return total
 
 
+def added(x: Any, tables: list[Any], dtype: Any) -> Any:
+    """Shares of ranks, added up in `dtype`."""
+    size = x.shape[1] // len(tables)
+    parts = [F.linear(x[:, i * size : (i + 1) * size], table).to(dtype) for i, table in enumerate(tables)]
+    return (((parts[0] + parts[1]) + parts[2]) + parts[3]).to(x.dtype)
+
+
+def experts(x: Any, ids: Any, weights: Any, table: Any, *, backwards: bool) -> Any:
+    """Each token's experts by one kernel, their outputs added up by another, from the first slot or from the last."""
+    made = torch.einsum("th,tkhw->tkw", x, table[ids]) * weights[..., None]
+    return (made.flip(1) if backwards else made).cumsum(1)[:, -1]
+
+
+def one_by_one(x: Any, weight: Any) -> Any:
+    return torch.cat([F.linear(x[:1], weight), F.linear(x[1:], weight)])
+
+
 def autocast(x: Any, weight: Any) -> Any:
     return F.linear(x.to(torch.bfloat16), weight).float()
 
@@ -67,6 +84,7 @@ def routed(logits: Any, ids: Any, *, plain: bool) -> Any:
 def main() -> None:
     torch.manual_seed(0)
     x, square = torch.randn(ROWS, 256), torch.randn(64, 256)
+    long = torch.randn(ROWS, 3072)
     order = torch.arange(255, -1, -1)
     tables = [torch.randn(64, 64).bfloat16() for _ in range(4)]
     q, positions = torch.randn(ROWS, 64), torch.arange(ROWS)
@@ -105,6 +123,27 @@ def main() -> None:
         "routing weights not renormalised": said(
             "topk", lambda s, i: routed(s, i, plain=False), lambda s, i: routed(s, i, plain=True),
             {"router_logits": logits, "topk_ids": chosen},
+        ),
+        "shares of ranks added in float32": said(
+            "linear", lambda x, t: added(x, t, torch.float32), lambda x, t: added(x, t, torch.bfloat16),
+            {"x": x.bfloat16()}, tables,
+        ),
+        "halves of a long product": said("linear", F.linear, halves, {"x": long}, torch.randn(64, 3072)),
+        "slots of experts the other way": said(
+            "experts", lambda *args: experts(*args, backwards=False), lambda *args: experts(*args, backwards=True),
+            {"mlp_norm": x[:, :64], "topk_ids": logits.topk(4).indices, "topk_weights": logits.topk(4).values.sigmoid()},
+            torch.randn(8, 64, 32),
+        ),
+        "a factor before the product": said("own", F.linear, lambda x, w: F.linear(x * 1.5, w), {"x": x}, square),
+        "one cast, seen in twelve values": said(
+            "own", lambda x: (x.float() * 1.1 * 0.3).bfloat16(), lambda x: x * 1.1 * 0.3, {"x": x[:, :1].bfloat16()}
+        ),
+        "one side calls its kernel twice": said(
+            "linear", F.linear, one_by_one, {"x": long}, torch.randn(64, 3072), same_side=True
+        ),
+        "one side reads its weight in another form": said(
+            "own", lambda x, w: x @ w, lambda x, w: x @ w[0], {"x": x}, square.t().contiguous(),
+            other=(torch.stack([square.t() * 1.25, square.t()]),), same_side=True,
         ),
         "the same result, then scaled": said(
             "own", lambda x: x.cumsum(-1), lambda x: x.cumsum(-1) * 1.5, {"x": x}

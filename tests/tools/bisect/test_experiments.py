@@ -23,6 +23,13 @@ MISSED = {
     "a race between few": "nondeterminism",
     "routing weights not renormalised": "semantic",
     "the same result, then scaled": "semantic",
+    "shares of ranks added in float32": "precision",
+    "halves of a long product": "reduction_order",
+    "slots of experts the other way": "reduction_order",
+    "a factor before the product": "semantic",
+    "one cast, seen in twelve values": "unknown",
+    "one side calls its kernel twice": "batch_variance",
+    "one side reads its weight in another form": "unknown",
 }
 CLASSES = {
     "precision",
@@ -48,9 +55,21 @@ def test_a_kind_of_fault_that_was_once_missed_gets_its_class(missed: dict[str, A
     assert missed[case]["class"] == MISSED[case], missed[case]
 
 
+def test_kernels_that_are_the_same_are_not_called_others(missed: dict[str, Any]) -> None:
+    assert "sums in another order under the two conditions" in missed["one side calls its kernel twice"]["mechanism"]
+    for case in ("one side calls its kernel twice", "one side reads its weight in another form"):
+        assert "other kernels" not in json.dumps(missed[case])
+
+
+def test_how_terms_slots_and_factors_were_seen_is_said(missed: dict[str, Any]) -> None:
+    assert "in float32 and in bfloat16" in missed["shares of ranks added in float32"]["mechanism"]
+    assert "a token's 4 experts" in missed["slots of experts the other way"]["mechanism"]
+    assert "times 1.5, in every value" in missed["a factor before the product"]["mechanism"]
+
+
 @pytest.fixture(scope="module")
 def faults(script: Callable[..., str], checkpoints: Path) -> list[dict[str, Any]]:
-    """A stratified choice of the whole matrix (tests/bench/bench_faults.py runs all of it), engines started once."""
+    """A stratified choice of the whole matrix (tests/bench/bench_bisect.py runs all of it), engines started once."""
     printed = script("lab.py", str(checkpoints), str(CI_FAULTS))
     return [json.loads(line) for line in printed.splitlines() if line.startswith('{"title"')]
 

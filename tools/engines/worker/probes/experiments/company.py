@@ -50,8 +50,9 @@ def _shown(case: Case, report: Report) -> bool:
     if orders[0] and orders[1]:
         say_orders(case, report, orders)
         if orders[0]["probed"] == orders[1]["probed"] and orders[0]["order"] != orders[1]["order"]:
-            rows = " and ".join(str(o["rows"]) for o in orders if o)
-            return report.is_("batch_variance", f"{orders[0]['operator']} sums in another order for {rows} rows")
+            rows = list(dict.fromkeys(str(o["rows"]) for o in orders if o))
+            when = f"for {' and '.join(rows)} rows" if len(rows) > 1 else "under the two conditions"
+            return report.is_("batch_variance", f"{orders[0]['operator']} sums in another order {when}")
     if _cut_equal(case, report):
         return report.is_("batch_variance", "the row's bits change with the number of rows beside it")
     if _equal_among_themselves(case, report):

@@ -9,8 +9,11 @@ from .case import Case, Report
 
 FEW = 64
 """Values compared; fewer may be as far apart by chance."""
-ROUNDED, FAR = 4.0, 64.0
-"""Times the unit of rounding: how near every value must be to the other's times the factor, and how far it from one."""
+ROUNDED, SUMMED = 4.0, 64 * 2.0**-24
+"""How near every value must be to the other's times the factor: in units of its rounding, and, as it may be a sum that
+nearly cancels, in shares of the row's largest."""
+FAR, LEAST = 8.0, 1e-4
+"""How far the factor must be from one: in units of rounding, and at least."""
 
 
 def factor(case: Case, report: Report) -> bool:
@@ -26,8 +29,8 @@ def factor(case: Case, report: Report) -> bool:
     if not unit or not bool((a.isfinite() & b.isfinite()).all()) or len(a.abs().unique()) < FEW // 4:
         return False
     times = float((a * b).sum() / (a * a).sum().clamp(min=1e-300))
-    near = bool(((b - times * a).abs() <= ROUNDED * unit * b.abs() + 1e-30).all())
-    far = abs(times - 1) > FAR * unit
+    bound = ROUNDED * unit * b.abs() + SUMMED * b.abs().amax(1, keepdim=True) + 1e-30
+    near, far = bool(((b - times * a).abs() <= bound).all()), abs(times - 1) > max(FAR * unit, LEAST)
     report.tried("one side's output times one number", f"{times:.6g}: {'the other' if near and far else 'not it'}")
     if not (near and far):
         return False
