@@ -61,7 +61,7 @@ class CanaryReport:
 
 
 def canary_report(results: Mapping[str, JobResult]) -> CanaryReport:
-    """The live canary of each side: one ulp in one weight must have changed logprobs, and undoing it restored them."""
+    """The live canary of each side: ulps in one weight must have changed logprobs, and undoing it restored them."""
     record: dict[str, JsonValue] = {}
     reasons: list[Reason] = []
     for side, result in results.items():
@@ -69,10 +69,11 @@ def canary_report(results: Mapping[str, JobResult]) -> CanaryReport:
         if not seen:
             continue
         changed, unrestored = (sum(_count(info, key) for info in seen) for key in ("changed", "not_restored"))
-        shown = ("weight", "index", "before", "after")
+        shown = ("weight", "index", "before", "after", "ulps")
         record[side] = {"changed": changed, "not_restored": unrestored, **{k: seen[0].get(k) for k in shown}}
         if changed == 0:
-            reasons.append(reason("self_test_failed", f"{side}: one ulp in {seen[0].get('weight')} changed no logprob"))
+            said = f"{side}: {seen[0].get('ulps', 1)} ulps in {seen[0].get('weight')} changed no logprob"
+            reasons.append(reason("self_test_failed", said))
         if unrestored:
             reasons.append(reason("self_test_failed", f"{side}: {unrestored} rows differ after the canary was undone"))
     return CanaryReport(record, tuple(reasons))

@@ -90,8 +90,9 @@ def _refused(code: str) -> Found:
 
 def _lower(value: np.float32, by: float = 0.0) -> np.float32:
     """Lower by so much, and by one ulp at least: beside a large logprob 0.9 is nothing. The lowest number goes up."""
-    lower = min(value - np.float32(by), np.nextafter(value, np.float32(-np.inf)))
-    return lower if np.isfinite(lower) else np.nextafter(value, np.float32(0))
+    with np.errstate(over="ignore"):
+        lower = min(value - np.float32(by), np.nextafter(value, np.float32(-np.inf)))
+    return np.float32(lower if np.isfinite(lower) else np.nextafter(value, np.float32(0)))
 
 
 def _one_ulp(window: Columns, under: NDArray[np.int64], random: np.random.Generator) -> Planted:

@@ -103,9 +103,10 @@ class TrainForward(JobModel):
 
 
 class Canary(JobModel):
-    """Add one ulp to one resident weight, score `groups` again, restore it, score once more.
+    """Change one resident weight by one ulp, score `groups` again, restore it, score once more.
 
-    Result: weight touched, rows whose logprob changed (must be > 0), rows that differ after restoring (must be 0).
+    An engine of one rank takes more ulps when one is rounded away. Result: weight touched, ulps that it took, rows
+    whose logprob changed (must be > 0), rows that differ after restoring (must be 0).
     """
 
     kind: Literal["canary"] = "canary"

@@ -42,7 +42,7 @@ from bitgate.tools.engines.worker.table import load_engine
 
 SITES = {"vllm": VllmSites, "vllm_kernels": KernelsSites, "transformers": TransformersSites}
 PAIRS = {"vllm": ("vllm", "vllm"), "kernels": ("vllm", "vllm_kernels"), "transformers": ("transformers",) * 2}
-SHRINK_S = 4.0
+SHRINK_S = 1.0
 """How small a script gets is for other tests; that it still shows the failure is asked of every fault."""
 # vLLM makes the group of expert ranks only for a model with experts, and only once a process: such a model comes first.
 MODELS = (("sparse", "bfloat16"), ("dense", "bfloat16"), ("dense", "float32"))

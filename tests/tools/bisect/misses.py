@@ -94,7 +94,7 @@ def main() -> None:
     qkv = {"q": q, "k": k, "v": v}
     ids, embedding = torch.arange(3, 3 + ROWS)[:, None], torch.randn(50, 64)
     logits = torch.randn(ROWS, 8)
-    chosen = logits.topk(2).indices
+    chosen, best = logits.topk(2).indices, logits.topk(4)
     results = {
         "a weight kept in another order": said(
             "linear", lambda x, w: x @ w.t(), lambda x, w: permuted(x, order, w), {"x": x}, square,
@@ -131,7 +131,7 @@ def main() -> None:
         "halves of a long product": said("linear", F.linear, halves, {"x": long}, torch.randn(64, 3072)),
         "slots of experts the other way": said(
             "experts", lambda *args: experts(*args, backwards=False), lambda *args: experts(*args, backwards=True),
-            {"mlp_norm": x[:, :64], "topk_ids": logits.topk(4).indices, "topk_weights": logits.topk(4).values.sigmoid()},
+            {"mlp_norm": x[:, :64], "topk_ids": best.indices, "topk_weights": best.values.sigmoid()},
             torch.randn(8, 64, 32),
         ),
         "a factor before the product": said("own", F.linear, lambda x, w: F.linear(x * 1.5, w), {"x": x}, square),

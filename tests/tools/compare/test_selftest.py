@@ -28,6 +28,18 @@ def test_nan_outside_the_mask_and_the_largest_token_are_no_obstacle(make: Make, 
     assert self_test(make(columns, "a"), make(columns, "b")).passed
 
 
+@pytest.mark.parametrize("logprob", [-1e9, float(np.finfo(np.float32).min)])
+def test_what_is_planted_in_large_logprobs_does_not_vanish_in_them(
+    make: Make, columns: Columns, logprob: float
+) -> None:
+    """Beside -1e9 a change of 0.9 is nothing in float32; below the lowest number there is none."""
+    columns["logprob"][:] = logprob
+    result = self_test(make(columns, "a"), make(columns, "b"))
+    assert result.passed
+    planted = {name.split("@")[0] for name in result.seen}
+    assert planted >= {"one_ulp", "last_row_wrong", "sign_of_zero", "negated"}
+
+
 def test_the_issue_names_these_faults() -> None:
     assert set(FAULTS) >= {
         "one_ulp", "swapped_rows", "sign_of_zero", "one_sided_nan", "dropped_row", "off_by_one_token", "negated",

@@ -76,7 +76,7 @@ def keyed(rows: Any) -> dict[str, list[int]]:
 def canary(engine: Any, step: dict[str, Any], sequences: Any) -> dict[str, Any]:
     prefill = {"kind": "prefill", "name": "canary", "groups": step["groups"]}
     before = keyed(engine.run(prefill, sequences))
-    touched = engine.perturb()
+    touched = engine.perturb(1)
     during = keyed(engine.run(prefill, sequences))
     touched.undo()
     after = keyed(engine.run(prefill, sequences))

@@ -133,6 +133,14 @@ def test_a_canary_that_changes_nothing_is_seen(project: Project, run_tiny: Run) 
     assert ended.evidence.verdict == "inconclusive"
 
 
+def test_a_canary_that_rounding_swallows_takes_more_ulps_and_says_how_many(project: Project, run_tiny: Run) -> None:
+    ended = run_tiny(project, options={"least_ulps": 64})
+    assert ended.evidence is not None
+    assert ended.evidence.verdict == "pass"
+    results = [path.read_text(encoding="utf-8") for path in ended.folder.rglob("*.json")]
+    assert [found for text in results for found in re.findall(r'"ulps": ?(\d+)', text)] == ["64"]
+
+
 @pytest.mark.parametrize(
     ("python", "code", "words"),
     [

@@ -60,17 +60,19 @@ def forward_computation(columns: Mapping[str, Any], passes: int, train: bool, se
 
 @dataclass(frozen=True)
 class Perturbation:
-    """One ulp added to one resident weight, and the way back."""
+    """One resident weight changed by a few ulps, and the way back."""
 
     weight: str
     index: int
     before: float
     after: float
     undo: Callable[[], None] = field(repr=False)
+    ulps: int = 1
 
     def info(self) -> dict[str, Any]:
         return {
             "weight": self.weight, "index": self.index, "before": _figure(self.before), "after": _figure(self.after),
+            "ulps": self.ulps,
         }  # fmt: skip
 
 
@@ -98,8 +100,8 @@ class Engine(Protocol):
         """
         ...
 
-    def perturb(self) -> Perturbation:
-        """Add one ulp to one resident weight."""
+    def perturb(self, ulps: int) -> Perturbation:
+        """Change one resident weight by so many ulps."""
         ...
 
     def close(self) -> None: ...

@@ -14,6 +14,8 @@ from .job import Job
 from .sequences import Sequences
 from .weights import Digest
 
+CANARY_ULPS = (1, 64, 4096)
+"""Of one weight. Beside a large logit one of a float32 weight is rounded away: then it takes more to be seen."""
 ROLES = {"generate": "rollout", "decode": "rollout", "prefill": "recompute", "train_forward": "first_train_forward"}
 
 
@@ -81,15 +83,19 @@ class Steps:
 
     def _canary(self, step: Step) -> dict[str, Any]:
         before = self._score(step)
-        touched = self.engine.perturb()
-        try:
-            perturbed = self._score(step)
-        finally:
-            touched.undo()
+        # One rank must not score again while another is done: they may wait for each other.
+        for ulps in CANARY_ULPS if self.job.place is None or self.job.place.world_size == 1 else CANARY_ULPS[:1]:
+            touched = self.engine.perturb(ulps)
+            try:
+                changed = int(np.count_nonzero(before != self._score(step)))
+            finally:
+                touched.undo()
+            if changed:
+                break
         after = self._score(step)
         return {
             "rows": len(before),
-            "changed": int(np.count_nonzero(before != perturbed)),
+            "changed": changed,
             "not_restored": int(np.count_nonzero(before != after)),
             **touched.info(),
         }

@@ -1,4 +1,4 @@
-"""One unit in the last place added to one element of a tensor, in place, with a way back that is checked."""
+"""A few units in the last place taken from one element of a tensor, in place, with a way back that is checked."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ _BITS = {
 }
 
 
-def add_one_ulp(name: str, tensor: torch.Tensor) -> Perturbation:
-    """Changes the element of greatest magnitude by one ulp towards zero, so that it stays finite; a zero away from it.
+def add_ulps(name: str, tensor: torch.Tensor, ulps: int) -> Perturbation:
+    """Changes the element of greatest magnitude by so many ulps towards zero, as far as there are so many, so that it
+    stays finite; a zero away from it.
 
     The greatest, because its ulp is the greatest: the change has the best chance to survive later rounding.
 
@@ -27,11 +28,12 @@ def add_one_ulp(name: str, tensor: torch.Tensor) -> Perturbation:
     before, original = float(flat[index]), int(bits[index])
     everything = bits.clone()
     # Zero has no neighbour towards zero: one below its bits is a NaN.
-    bits[index] = original + (1 if before == 0 else -1)
+    above = original & torch.iinfo(bits.dtype).max
+    bits[index] = original + (ulps if before == 0 else -min(ulps, above))
 
     def undo() -> None:
         bits[index] = original
         if not torch.equal(bits, everything):
             raise EngineError("canary_not_restored", f"{name}: its bytes are not what they were before the canary")
 
-    return Perturbation(name, index, before, float(flat[index]), undo)
+    return Perturbation(name, index, before, float(flat[index]), undo, ulps)

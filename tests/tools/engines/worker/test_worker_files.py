@@ -147,13 +147,14 @@ def test_the_first_node_of_a_slurm_list(nodes: str, first: str) -> None:
 
 
 @pytest.mark.engine
-@pytest.mark.parametrize("fill", ["0.0", "-0.0", "1.0"])
-def test_the_canary_moves_any_weight_by_one_ulp_and_back(engine_python: str, fill: str) -> None:
+@pytest.mark.parametrize("ulps", [1, 64, 4096])
+@pytest.mark.parametrize("fill", ["0.0", "-0.0", "1.0", "1e-40"])
+def test_the_canary_moves_any_weight_by_its_ulps_and_back(engine_python: str, fill: str, ulps: int) -> None:
     import subprocess
 
     script = (
-        "import sys, torch; sys.path.insert(0, sys.argv[1]); from worker.ulp import add_one_ulp\n"
-        f"w = torch.full((4,), {fill}).bfloat16(); was = w.clone(); canary = add_one_ulp('w', w)\n"
+        "import sys, torch; sys.path.insert(0, sys.argv[1]); from worker.ulp import add_ulps\n"
+        f"w = torch.full((4,), {fill}).bfloat16(); was = w.clone(); canary = add_ulps('w', w, {ulps})\n"
         "print(torch.isfinite(w).all().item(), (w != was).sum().item()); canary.undo()\n"
         "print(torch.equal(w.view(torch.int16), was.view(torch.int16)))"
     )

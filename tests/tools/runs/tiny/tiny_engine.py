@@ -194,13 +194,13 @@ class TinyEngine:
             for name, value in zip(columns, row, strict=True):
                 columns[name].append(value)
 
-    def perturb(self) -> Perturbation:
+    def perturb(self, ulps: int) -> Perturbation:
         before = self._embedding.copy()
-        if self._options.get("blind"):
+        if self._options.get("blind") or ulps < self._options.get("least_ulps", 1):
             return Perturbation("embedding", 0, 0.0, 0.0, lambda: None)
         self._embedding[:] = np.nextafter(self._embedding, np.float32(np.inf))
         return Perturbation(
-            "embedding", 0, float(before[0, 0]), float(self._embedding[0, 0]), lambda: self._restore(before)
+            "embedding", 0, float(before[0, 0]), float(self._embedding[0, 0]), lambda: self._restore(before), ulps
         )
 
     def _restore(self, before: np.ndarray[Any, Any]) -> None:

@@ -17,7 +17,7 @@ import torch
 from ..engine import EngineError, Perturbation, Step
 from ..hardware import hardware, versions
 from ..job import Job
-from ..ulp import add_one_ulp
+from ..ulp import add_ulps
 from .forward import ForwardEngine, determinism, device_of, last_norm, operators_of, volatile
 from .megatron_model import build, quiet, standing_in, version
 from .megatron_weights import exported, load
@@ -138,9 +138,9 @@ class MegatronEngine(ForwardEngine):
         with standing_in(self._device):
             loss.backward()
 
-    def perturb(self) -> Perturbation:
+    def perturb(self, ulps: int) -> Perturbation:
         _, parameter = last_norm(self._model.named_parameters())
-        return add_one_ulp("model.norm.weight", parameter.data)
+        return add_ulps("model.norm.weight", parameter.data, ulps)
 
     def close(self) -> None:
         from megatron.core import parallel_state

@@ -115,7 +115,7 @@ class PythonEngine:
             )
         return array.astype(np.float32)
 
-    def perturb(self) -> Perturbation:
+    def perturb(self, ulps: int) -> Perturbation:
         live = self._live_weights()
         usable = [(n, t) for n, t in live or () if getattr(t, "ndim", 0) == 1 and n.endswith("norm.weight")]
         if not usable:
@@ -124,11 +124,11 @@ class PythonEngine:
                 "the module has no function weights(state) that hands out live tensors, so no canary can be planted; "
                 "without one a comparison cannot tell a computed column from a copied one",
             )
-        from ..ulp import add_one_ulp
+        from ..ulp import add_ulps
 
         outside = [(name, tensor) for name, tensor in usable if "layers." not in name]
         name, tensor = (outside or usable)[-1]
-        return add_one_ulp(name, tensor.detach())
+        return add_ulps(name, tensor.detach(), ulps)
 
     def close(self) -> None:
         close: Callable[[Any], None] | None = getattr(self._module, "close", None)

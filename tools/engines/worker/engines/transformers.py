@@ -16,7 +16,7 @@ import torch
 from ..engine import Perturbation, Step
 from ..hardware import hardware, versions
 from ..job import Job
-from ..ulp import add_one_ulp
+from ..ulp import add_ulps
 from ..weights import CheckpointReader
 from .forward import ForwardEngine, determinism, device_of, last_norm, operators_of, volatile
 from .transformers_layout import Batch, prove_packing
@@ -78,9 +78,9 @@ class TransformersEngine(ForwardEngine):
         logits: torch.Tensor = self._model(**batch.inputs(self._device), use_cache=False).logits
         return logits
 
-    def perturb(self) -> Perturbation:
+    def perturb(self, ulps: int) -> Perturbation:
         name, parameter = last_norm(self._model.named_parameters())
-        return add_one_ulp(name, parameter.data)
+        return add_ulps(name, parameter.data, ulps)
 
 
 ENGINE = TransformersEngine

@@ -16,7 +16,7 @@ import torch  # noqa: E402
 from ..engine import EngineError, Perturbation, Step, StepRows  # noqa: E402
 from ..job import Job  # noqa: E402
 from ..sequences import Sequences  # noqa: E402
-from ..ulp import add_one_ulp  # noqa: E402
+from ..ulp import add_ulps  # noqa: E402
 from .vllm_describe import describe  # noqa: E402
 from .vllm_failures import explained  # noqa: E402
 from .vllm_graphs import GraphReplays  # noqa: E402
@@ -184,16 +184,16 @@ class VllmEngine:
 
         return serve(self._llm.llm_engine, work, self._reset_cache)
 
-    def perturb(self) -> Perturbation:
+    def perturb(self, ulps: int) -> Perturbation:
         name, parameter = _direct_parameter(self._model)
-        changed = add_one_ulp(name, parameter)
+        changed = add_ulps(name, parameter, ulps)
         self._reset_cache()
 
         def undo() -> None:
             changed.undo()
             self._reset_cache()
 
-        return Perturbation(changed.weight, changed.index, changed.before, changed.after, undo)
+        return Perturbation(changed.weight, changed.index, changed.before, changed.after, undo, ulps)
 
     def _reset_cache(self) -> None:
         """Blocks computed under other weights, or by an earlier step, must not be read again."""

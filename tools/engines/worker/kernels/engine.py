@@ -20,7 +20,7 @@ from ..gradients import gradient_report  # noqa: E402
 from ..hardware import hardware, versions  # noqa: E402
 from ..job import Job  # noqa: E402
 from ..sequences import Sequences  # noqa: E402
-from ..ulp import add_one_ulp  # noqa: E402
+from ..ulp import add_ulps  # noqa: E402
 from . import checkpoint  # noqa: E402
 from .errors import SequenceTooLong  # noqa: E402
 from .model import CausalLM  # noqa: E402
@@ -126,15 +126,15 @@ class VllmKernels:
             raise SequenceTooLong(index, len(tokens), longest)
         return tokens
 
-    def perturb(self) -> Perturbation:
+    def perturb(self, ulps: int) -> Perturbation:
         """One ulp of the final norm's largest weight: every logit passes through it."""
         weight = self._model.model.norm.weight
         if weight.dtype == self._model.dtype:
-            return add_one_ulp("model.norm.weight", weight)
+            return add_ulps("model.norm.weight", weight, ulps)
         # A wider master: the ulp has to be one of the engine's dtype, or the rounding of the forward swallows it.
         original = weight.detach().clone()
         rounded = original.to(self._model.dtype)
-        changed = add_one_ulp("model.norm.weight", rounded)
+        changed = add_ulps("model.norm.weight", rounded, ulps)
         with torch.no_grad():
             weight.copy_(rounded)
 
@@ -142,7 +142,7 @@ class VllmKernels:
             with torch.no_grad():
                 weight.copy_(original)
 
-        return Perturbation(changed.weight, changed.index, changed.before, changed.after, undo)
+        return Perturbation(changed.weight, changed.index, changed.before, changed.after, undo, ulps)
 
     def close(self) -> None:
         """Nothing outlives the process."""

@@ -45,7 +45,7 @@ class BisectProbe:
     def run(self, step: Step, sequences: Sequences) -> StepRows:
         raise EngineError("unsupported_step", f"bisect_probe runs no steps, got {step.get('kind')!r}")
 
-    def perturb(self) -> Perturbation:
+    def perturb(self, ulps: int) -> Perturbation:
         raise EngineError("unsupported_step", "bisect_probe has no weights to perturb")
 
     def close(self) -> None:

@@ -151,9 +151,10 @@ def _picked(value: Tensor, keep: Keep) -> Tensor:
 
 def _numbered(name: str, value: Tensor, program: Program, keep: Keep) -> Tensor:
     """Numbers of experts are numbers of those that are kept."""
-    points = [point for point, of in program.inputs.items() if of == name and point.endswith("topk_ids")]
+    if not any(of == name and point.endswith("topk_ids") for point, of in program.inputs.items()):
+        return value
     used = next((places for places in keep.values() if len(places) and bool(torch.isin(value, places).all())), None)
-    return torch.searchsorted(used, value).to(value.dtype) if points and used is not None else value
+    return value if used is None else torch.searchsorted(used, value).to(value.dtype)
 
 
 def _resized(value: Any, keep: Keep) -> Any:

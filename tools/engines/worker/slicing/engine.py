@@ -46,7 +46,7 @@ class SliceProof:
     def run(self, step: Step, sequences: Sequences) -> StepRows:
         raise EngineError("unsupported_step", f"slice_proof runs no steps, got {step.get('kind')!r}")
 
-    def perturb(self) -> Perturbation:
+    def perturb(self, ulps: int) -> Perturbation:
         raise EngineError("unsupported_step", "slice_proof has no weights to perturb")
 
     def close(self) -> None:
