@@ -109,8 +109,8 @@ CASES: dict[str, Case] = {
         lambda s: 3 - s.flip(-1).topk(1).indices,
         says="exactly equal scores",
     ),
-    "3 scan by chunks and by steps": Case("scan", "unknown", SCAN, scan(4), steps, says="the same function"),
-    "3 scan by chunks of other sizes": Case("scan", "unknown", SCAN, scan(4), scan(8), says="the same function"),
+    "3 scan by chunks and by steps": Case("scan", "reduction_order", SCAN, scan(4), steps, says="another order"),
+    "3 scan by chunks of other sizes": Case("scan", "reduction_order", SCAN, scan(4), scan(8), says="another order"),
     "3 state lost between chunks": Case(
         "scan", "unknown", SCAN, scan(4), scan(4, forgets=True), says="other functions"
     ),
@@ -238,23 +238,28 @@ CASES: dict[str, Case] = {
     "34 clamp on one side": Case("act", "semantic", ACT_WIDE, gated(SILU), gated(SILU, limit=2.0)),
     "34 another clamp": Case("act", "semantic", ACT_WIDE, gated(SILU, limit=3.0), gated(SILU, limit=2.0), says="2.0"),
     "attention by blocks and whole": Case(
-        "attn_out", "unknown", QKV, attention, lambda q, k, v: attention(q, k, v, keys=4), says="the same function"
+        "attn_out",
+        "reduction_order",
+        QKV,
+        attention,
+        lambda q, k, v: attention(q, k, v, keys=4),
+        says="another order",
     ),
     "attention by blocks of other sizes": Case(
         "attn_out",
-        "unknown",
+        "reduction_order",
         QKV,
         lambda q, k, v: attention(q, k, v, keys=4),
         lambda q, k, v: attention(q, k, v, keys=8),
-        says="the same function",
+        says="another order",
     ),
     "attention over the keys from the last": Case(
         "attn_out",
-        "unknown",
+        "reduction_order",
         QKV,
         attention,
         lambda q, k, v: attention(q, k, v, backwards=True),
-        says="the same function",
+        says="another order",
     ),
     "attention with another scale": Case(
         "attn_out", "semantic", QKV, attention, lambda q, k, v: attention(q * 1.0625, k, v)

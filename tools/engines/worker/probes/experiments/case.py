@@ -7,8 +7,13 @@ from typing import Any
 
 from torch import Tensor
 
+from ..oracle import UNIT
 from ..program import Program
 from ..rows import Shared
+from ..wide import SAME
+
+ROUNDED = 16.0
+"""Units of rounding of an input."""
 
 
 @dataclass
@@ -49,6 +54,16 @@ class Case:
         """The common rows of both outputs, as the engines had them."""
         a, b = (p.expected.reshape(p.expected.shape[0], -1) for p in (self.a, self.b))
         return a[self.shared.a], b[self.shared.b]
+
+    def function_limit(self) -> float:
+        """How far apart the two may be in float64 and still be one function.
+
+        Where they are given other points, one of these may be what the other computes on its way, rounded.
+        """
+        if self.a.inputs.keys() == self.b.inputs.keys():
+            return SAME
+        given = [p.values[name].dtype for p in (self.a, self.b) for name in p.inputs.values()]
+        return ROUNDED * max(UNIT.get(dtype, 2.0**-24) for dtype in given)
 
     def inputs(self, side: int) -> dict[str, Tensor]:
         program, rows = ((self.a, self.shared.a), (self.b, self.shared.b))[side]

@@ -10,8 +10,9 @@ from ..products import PRODUCTS, SUMS
 from ..program import Program
 from ..rows import same_bits
 from ..toggles import CASTS, NARROW, explaining, explaining_two
-from ..wide import SAME, apart, computed_in
+from ..wide import apart, computed_in
 from .case import Case, Report
+from .tables import tables
 
 FEW = 256
 """Numbers compared; fewer may agree by chance under one of hundreds of pairs."""
@@ -25,7 +26,7 @@ def precision(case: Case, report: Report) -> bool:
     if (seen := told(a, b)) < ENOUGH:
         report.tried("one cast changed at a time", f"not done: they differ by {seen:.0f} bits, which chance may hit")
         return False
-    if _other_functions(case):
+    if _tables_known(case, report) and _other_functions(case):
         return _scales(case, report)
     for name, program, rows, wanted in (
         (case.names[0], case.a, case.shared.a, b),
@@ -46,6 +47,11 @@ def precision(case: Case, report: Report) -> bool:
             return report.is_("precision", said)
     report.tried("one cast changed at a time, and all between left out, on either side", "none gives the other's bits")
     return _two(case, report) or report.excludes("precision (one cast)")
+
+
+def _tables_known(case: Case, report: Report) -> bool:
+    """Tables of other dtypes are other numbers in float64, and a cast all the same."""
+    return "weight_bytes" in report.excluded or not (tables(case.a) or tables(case.b))
 
 
 def _scales(case: Case, report: Report) -> bool:
@@ -96,7 +102,9 @@ def _two(case: Case, report: Report) -> bool:
 def _other_functions(case: Case) -> bool:
     """In float64, without any cast: then no number of casts explains them, and hundreds need not be tried."""
     ours, theirs = (computed_in(program, torch.float64) for program in (case.a, case.b))
-    return ours is not None and theirs is not None and apart(ours[case.shared.a], theirs[case.shared.b]) > SAME
+    if ours is None or theirs is None:
+        return False
+    return apart(ours[case.shared.a], theirs[case.shared.b]) > case.function_limit()
 
 
 def _narrow(program: Program) -> bool:

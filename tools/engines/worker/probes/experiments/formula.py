@@ -37,6 +37,9 @@ def function_apart(case: Case, report: Report) -> bool:
     report.tried(
         "both in float64 without casts", f"{'the same function' if far < SAME else 'other functions'} ({far:.2g})"
     )
+    if SAME <= far < case.function_limit():
+        report.tried("both in float64 without casts", "the inputs differ, and may be rounded: nothing follows")
+        return False
     report.rounding = far < SAME
     if report.rounding:
         return False
@@ -97,7 +100,7 @@ def _other_formula(case: Case, report: Report, truths: dict[str, oracle.Truth]) 
         values[name] = wide[rows]
         apart_[name] = apart(values[name], truths[name].value)
         report.tried(f"{name}: computed in float64, against {truths[name].formula}", f"{apart_[name]:.2g} apart")
-    other = [name for name, distance in apart_.items() if distance > SAME]
+    other = [name for name, distance in apart_.items() if distance > case.function_limit()]
     if len(other) != 1:
         return False
     # A model may want more than the plain formula (a bias, a cap, a gate): which side is wrong is not said.
