@@ -45,6 +45,10 @@ def experts(x: Any, ids: Any, weights: Any, table: Any, *, backwards: bool) -> A
     return (made.flip(1) if backwards else made).cumsum(1)[:, -1]
 
 
+def normed(wide: Any, weight: Any) -> Any:
+    return weight * (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + 1e-6)).bfloat16()
+
+
 def one_by_one(x: Any, weight: Any) -> Any:
     return torch.cat([F.linear(x[:1], weight), F.linear(x[1:], weight)])
 
@@ -85,6 +89,7 @@ def main() -> None:
     torch.manual_seed(0)
     x, square = torch.randn(ROWS, 256), torch.randn(64, 256)
     long = torch.randn(ROWS, 3072)
+    narrow, other, gain = (torch.randn(*size).bfloat16() for size in ((ROWS, 256), (ROWS, 256), (256,)))
     order = torch.arange(255, -1, -1)
     tables = [torch.randn(64, 64).bfloat16() for _ in range(4)]
     q, positions = torch.randn(ROWS, 64), torch.arange(ROWS)
@@ -133,6 +138,11 @@ def main() -> None:
             "experts", lambda *args: experts(*args, backwards=False), lambda *args: experts(*args, backwards=True),
             {"mlp_norm": x[:, :64], "topk_ids": best.indices, "topk_weights": best.values.sigmoid()},
             torch.randn(8, 64, 32),
+        ),
+        "a norm of the sum as it is stored": said(
+            "norm", lambda o, r, stored, w: normed(stored.float(), w),
+            lambda o, r, stored, w: normed(o.float() + r.float(), w),
+            {"o_proj": narrow, "resid_pre": other, "resid_mid": narrow + other}, gain,
         ),
         "a factor before the product": said("own", F.linear, lambda x, w: F.linear(x * 1.5, w), {"x": x}, square),
         "one cast, seen in twelve values": said(

@@ -26,6 +26,7 @@ MISSED = {
     "shares of ranks added in float32": "precision",
     "halves of a long product": "reduction_order",
     "slots of experts the other way": "reduction_order",
+    "a norm of the sum as it is stored": "precision",
     "a factor before the product": "semantic",
     "one cast, seen in twelve values": "unknown",
     "one side calls its kernel twice": "batch_variance",

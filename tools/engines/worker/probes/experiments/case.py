@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from ..oracle import UNIT
-from ..program import Program
+from ..program import Program, tensors_of
 from ..rows import Shared
 from ..wide import SAME
 
@@ -58,13 +59,19 @@ class Case:
     def function_limit(self) -> float:
         """How far apart the two may be in float64 and still be one function.
 
-        Where they are given other points, one of these may be what the other computes on its way, rounded.
+        Where they read other points, one of these may be what the other computes on its way, rounded.
         """
-        if self.a.inputs.keys() == self.b.inputs.keys():
+        read = [_read(program) for program in (self.a, self.b)]
+        if read[0].keys() == read[1].keys():
             return SAME
-        given = [p.values[name].dtype for p in (self.a, self.b) for name in p.inputs.values()]
-        return ROUNDED * max(UNIT.get(dtype, 2.0**-24) for dtype in given)
+        return ROUNDED * max(UNIT.get(dtype, 2.0**-24) for dtypes in read for dtype in dtypes.values())
 
     def inputs(self, side: int) -> dict[str, Tensor]:
         program, rows = ((self.a, self.shared.a), (self.b, self.shared.b))[side]
         return {n: t.reshape(t.shape[0], -1)[rows] for n, t in program.canonical.items()}
+
+
+def _read(program: Program) -> dict[str, torch.dtype]:
+    """The points that its operators read, of those that it is given, and their dtypes."""
+    used = {name for op in program.ops for name in tensors_of(op)} | {program.output}
+    return {point: program.values[name].dtype for point, name in program.inputs.items() if name in used}
