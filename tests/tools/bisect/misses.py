@@ -144,7 +144,7 @@ def main() -> None:
             lambda o, r, stored, w: normed(o.float() + r.float(), w),
             {"o_proj": narrow, "resid_pre": other, "resid_mid": narrow + other}, gain,
         ),
-        "a factor before the product": said("own", F.linear, lambda x, w: F.linear(x * 1.5, w), {"x": x}, square),
+        "a factor, half of it after": said("own", F.linear, lambda x, w: F.linear(x * 0.75, w) * 2, {"x": x}, square),
         "one cast, seen in twelve values": said(
             "own", lambda x: (x.float() * 1.1 * 0.3).bfloat16(), lambda x: x * 1.1 * 0.3, {"x": x[:, :1].bfloat16()}
         ),
