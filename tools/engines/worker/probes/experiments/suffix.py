@@ -9,10 +9,9 @@ from torch import Tensor
 
 from ..gpu import home
 from ..oracle import UNIT
-from ..program import Op, Program
+from ..program import FRESH, Op, Program
 from ..rows import rows_of, same_bits
 from .case import Case, Report
-from .memory import FRESH
 
 FAR = 16.0
 """Times the unit of rounding of the output: what comes after the common part is more than a cast."""
