@@ -26,7 +26,7 @@ from bitgate.tools.runs.lease import holder
 from bitgate.tools.runs.processes import marked_run
 
 ROOM = 512
-KERNELS = 'backends = { "attention*" = "*", "operators*" = "*" }'
+KERNELS = 'backends = { "attention*" = "*", "kernels*" = "*", "operators*" = "*" }'
 """What batch invariance changes, and the side therefore declares."""
 EVERY_S = 1.0
 
