@@ -4,11 +4,13 @@
     weight_bytes          linears, norms, embedding, rope's table,   sums, activation, attention, top-k, logprob: they
                           experts                                    hold no table
     layout_mask           token ids, positions, embedding, rope,     products, norms, sums, activation: they read no
-                          attention (block table, mask)              index, mask or position
+                          attention (block table, mask), experts'    index, mask or position
+                          numbers
     semantic              every operator                             -
     precision             norms, activation, rope, attention,        a bf16 product casts its output alone, and the
-                          top-k weights, logprob; float32: linears,  embedding copies: no cast to change
-                          sums, rope's table
+                          router, top-k weights, logprob, shares of  embedding copies: no cast to change
+                          ranks; float32: linears, sums, rope's
+                          table
     reduction_order       linears, norms, attention, experts,        sums of two, activation, rope, embedding, top-k:
                           logprob; shares of ranks at o_proj and     nothing is summed, or in one order only; shares of
                           mlp_out (communication order)              ranks only where a row-parallel product is reduced
