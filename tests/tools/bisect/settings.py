@@ -64,6 +64,19 @@ def poisoned(program: Program) -> Tensor:
     return found
 
 
+def interrupted(program: Program) -> bool:
+    """A hook that raises ends its own run and no other."""
+
+    def hook(number: int, op: Any, env: dict[str, Any]) -> None:
+        raise ValueError("seen enough")
+
+    try:
+        program.run(None, hook)
+    except ValueError:
+        return same_bits(program.result(), program.expected)
+    return False
+
+
 def switches() -> dict[str, Any]:
     program = recorded()
     before = torch.get_num_threads()
@@ -92,6 +105,7 @@ def main(folder: Path) -> None:
         "differ": int(different.sum()),
         "replayed": [same_bits(p.result(), p.expected) for p in (ours, theirs)],
         "overridden": bool((other == 0).all()),
+        "interrupted": interrupted(theirs),
         "hooked": bool((poisoned(theirs) == 7.0).all()),
         "tried": {item["experiment"]: item["result"] for item in report.experiments},
         "class": report.label,

@@ -27,7 +27,7 @@ def test_a_program_carries_the_environment_that_its_kernels_read(said: dict[str,
 
 def test_each_of_two_environments_gives_its_own_bits_again(said: dict[str, Any]) -> None:
     assert said["replayed"] == [True, True]
-    assert said["overridden"] and said["hooked"]
+    assert said["overridden"] and said["hooked"] and said["interrupted"]
 
 
 def test_the_difference_between_environments_is_named(said: dict[str, Any]) -> None:

@@ -102,8 +102,15 @@ class _Other:
             assert hook is not None
             env |= said["changed"]
             before = {name: value.clone() for name, value in said["changed"].items()}
-            hook(said["at"], program.ops[said["at"]], env)
-            _send(self._ours, {name: env[name] for name, value in before.items() if not _alike(env[name], value)})
+            try:
+                hook(said["at"], program.ops[said["at"]], env)
+            except BaseException:
+                # It waits for what the hook changed: told that there is nothing more, it is ready for the next run.
+                _send(self._ours, {"stopped": True})
+                _received(self._ours)
+                raise
+            changed = {name: env[name] for name, value in before.items() if not _alike(env[name], value)}
+            _send(self._ours, {"changed": changed})
 
 
 def serve(descriptor: int) -> None:
@@ -129,7 +136,10 @@ def _run(connection: Connection, given: dict[str, Any]) -> dict[str, Any]:
         # At the first operator the values that it and the later ones read go with it.
         names |= {n for n, t in env.items() if isinstance(t, Tensor)} if number == 0 else set()
         _send(connection, {"at": number, "changed": {n: home(env[n]) for n in names}})
-        for name, value in _received(connection).items():
+        answer = _received(connection)
+        if "stopped" in answer:
+            raise RuntimeError("stopped by its hook")
+        for name, value in answer["changed"].items():
             env[name].copy_(value)
 
     env: dict[str, Any] = given["program"].run(given["overrides"], hook if given["hooked"] else None)
