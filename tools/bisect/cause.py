@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from bitgate.tools.bisect.graph import AFTER, INPUT_SUFFIX, Node, Point, label, mandatory, nodes
+from bitgate.tools.bisect.graph import AFTER, INPUT_SUFFIX, Node, Point, label, mandatory, nodes, whole_of
 from bitgate.tools.bisect.observation import Observation, Series
 
 Array = np.ndarray[Any, Any]
@@ -152,7 +152,7 @@ def _statuses(
             status[point] = "N:1"
     for point in (*a.points, *b.points):
         if point not in compared:
-            status[point] = "absorbed" if point in inside else "unmatched"
+            status[point] = "absorbed" if inside & {point, whole_of(point)} else "unmatched"
     for point in inside - set(status):
         status[point] = "absorbed"
     return status

@@ -37,7 +37,7 @@ LAYER: Final = (
     Row("v", "residual", ("v_proj",)),
     Row("attn_out", "attention", ("q",), ("k", "v")),
     Row("conv_out", "convolution", ("attn_norm",), ("attn_norm",)),
-    Row("ssm_out", "recurrence", ("conv_out",), ("conv_out",)),
+    Row("ssm_out", "recurrence", ("conv_out", "attn_norm"), ("conv_out", "attn_norm")),
     Row("o_proj", "linear", ("attn_out",)),
     Row("resid_mid", "add", ("resid_pre", "o_proj")),
     Row("mlp_norm", "norm", ("resid_mid",)),
@@ -47,7 +47,7 @@ LAYER: Final = (
     Row("router_logits", "router", ("mlp_norm",)),
     Row("topk_ids", "topk", ("router_logits",)),
     Row("topk_weights", "topk", ("router_logits", "topk_ids")),
-    Row("expert_out", "experts", ("mlp_norm", "topk_ids")),
+    Row("expert_out", "experts", ("mlp_norm", "topk_ids", "topk_weights")),
     Row("mlp_out", "linear", ("act",)),
     Row("resid_post", "add", ("resid_mid", "mlp_out")),
 )
@@ -78,6 +78,8 @@ ROWS: Final[Mapping[str, Row]] = MappingProxyType({row.name: row for row in (*ST
 _RANK: Final = {row.name: number for number, row in enumerate((*START, *LAYER, *HEAD))}
 INPUT_SUFFIX: Final = ".in"
 PARTS: Final = ("scale", "payload", "experts")
+MIXED: Final = ("mlp_norm", "topk_ids", "topk_weights", "expert_out")
+"""What the output of a layer of experts is made of: shared experts read the norm too."""
 
 
 @dataclass(frozen=True)
@@ -117,15 +119,17 @@ def _node(point: Point, shown: Collection[Point], depth: int) -> Node:
     if row is None:
         return _unknown(point, shown, depth)
     if name == "o_proj" and (layer, "ssm_out") in shown:
-        row = replace(row, parents=("ssm_out",))
+        # The gate of a recurrence is made of what the layer reads, past the recurrence.
+        row = replace(row, parents=("ssm_out", "attn_norm"))
     through: list[Point] = []
     lost: list[Point] = []
     parents = tuple(
         dict.fromkeys(p for parent in row.parents for p in _nearest(layer, parent, shown, depth, through, lost))
     )
     if name == "mlp_out" and (layer, "topk_ids") in shown:
-        parents = tuple(p for p in ((layer, n) for n in ("mlp_norm", "topk_ids", "topk_weights")) if p in shown)
-        through, lost = [], []
+        parents = tuple(p for p in ((layer, n) for n in MIXED) if p in shown)
+        # An engine with all experts in one kernel shows no single rows: they lie inside of it.
+        through, lost = [] if (layer, "expert_out") in shown else [(layer, "expert_out")], []
     context = tuple(
         dict.fromkeys(p for parent in row.context for p in _nearest(layer, parent, shown, depth, through, lost))
     )
@@ -142,9 +146,7 @@ def _unknown(point: Point, shown: Collection[Point], depth: int) -> Node:
     layer, name = point
     if INPUT_SUFFIX in name:
         return Node(point, "input", (), ())
-    whole, _, part = name.rpartition(".")
-    if part not in PARTS:
-        whole = name
+    whole, part = whole_of(point)[1], name.rpartition(".")[2]
     if whole in ROWS:
         return replace(_node((layer, whole), shown, depth), point=point, kind="own")
     prefix = f"{whole}{INPUT_SUFFIX}"
@@ -154,6 +156,13 @@ def _unknown(point: Point, shown: Collection[Point], depth: int) -> Node:
         parents = (*parents, scale)
     # Whether it mixes rows is not known: earlier rows of what it reads count as read.
     return Node(point, "own", parents, parents, lost=() if parents else ((layer, prefix),))
+
+
+def whole_of(point: Point) -> Point:
+    """The point that this is a part of; itself if it is none."""
+    layer, name = point
+    whole, _, part = name.rpartition(".")
+    return (layer, whole) if part in PARTS else point
 
 
 def _nearest(

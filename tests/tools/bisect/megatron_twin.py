@@ -2,6 +2,7 @@
 
 `norm`: torch's rms_norm, which multiplies by the weight before it rounds. `attention`: scores, scale and softmax as
 Megatron-Core's DotProductAttention orders and rounds them.
+`experts`: weights multiplied in before the second product, as its MLP does with `per_token_scale`.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any
 import torch
 import transformers
 from torch.nn import functional as F
+from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 Record = Callable[[int, str, torch.Tensor], None]
@@ -25,6 +27,8 @@ def load(path: str, options: dict[str, Any]) -> Any:
         for module in net.modules():
             if type(module).__name__.endswith("RMSNorm"):
                 module.forward = normed(module)
+    ALL_EXPERTS_FUNCTIONS["megatron"] = experts
+    net.config._experts_implementation = "megatron" if options.get("experts") else "eager"
     run = as_megatron if options["attention"] else STOCK
     ALL_ATTENTION_FUNCTIONS["sdpa"] = lambda module, q, k, v, *args, **kwargs: watched(
         run, module, q, k, v, *args, **kwargs
@@ -34,6 +38,16 @@ def load(path: str, options: dict[str, Any]) -> Any:
 
 def normed(module: Any) -> Callable[[torch.Tensor], torch.Tensor]:
     return lambda x: F.rms_norm(x, (x.shape[-1],), module.weight, module.variance_epsilon)
+
+
+def experts(module: Any, x: torch.Tensor, chosen: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    total = torch.zeros_like(x)
+    for number in range(module.num_experts):
+        tokens, slots = torch.where(chosen == number)
+        gate, up = F.linear(x[tokens], module.gate_up_proj[number]).chunk(2, dim=-1)
+        act = (F.silu(gate) * up * weights[tokens, slots, None]).to(x.dtype)
+        total.index_add_(0, tokens, F.linear(act, module.down_proj[number]))
+    return total
 
 
 def watched(run: Any, module: Any, q: Any, k: Any, v: Any, *args: Any, **kwargs: Any) -> Any:

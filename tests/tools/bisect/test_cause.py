@@ -127,6 +127,34 @@ def test_mandatory_points_name_the_dense_or_the_sparse_set() -> None:
     assert (0, "act") not in mandatory([(0, "router_logits")], 1)
 
 
+def with_experts(*, rows: bool, **changed: Any) -> Observation:
+    seen = observed(drop=tuple((0, name) for name in ("gate", "up", "act")), **changed)
+    names = ("router_logits", "topk_ids", "topk_weights", "expert_out.experts", "expert_out")
+    for number, name in enumerate(names[: 5 if rows else 3]):
+        digest = np.stack([np.arange(10), np.full(10, 600 + number)], 1).astype(np.uint64)
+        digest[changed.get(f"l0_{name}", [])] += 1000
+        seen.points[0, name], seen.order[0, name] = Series(KEYS, digest, "bfloat16", 8), 30 + number
+    return seen
+
+
+def test_rows_of_single_experts_stand_between_the_router_and_their_sum() -> None:
+    a, rows = with_experts(rows=True), [1, 4]
+    assert localise(a, a).missing == ()
+    found = localise(a, with_experts(rows=True, l0_expert_out=rows, l0_mlp_out=rows)).cause
+    assert found is not None and (label(found.node.point), found.rows) == ("layers.0.expert_out", 2)
+    found = localise(a, with_experts(rows=True, l0_mlp_out=rows)).cause
+    assert found is not None and (0, "expert_out") in found.node.parents
+    weights = localise(a, with_experts(rows=True, l0_topk_weights=rows, l0_expert_out=rows)).cause
+    assert weights is not None and label(weights.node.point) == "layers.0.topk_weights"
+
+
+def test_a_side_that_fuses_its_experts_has_their_rows_absorbed_in_the_sum() -> None:
+    found = localise(with_experts(rows=True), with_experts(rows=False, l0_mlp_out=[3]))
+    assert found.missing == () and found.cause is not None
+    assert (label(found.cause.node.point), found.cause.node.through) == ("layers.0.mlp_out", ((0, "expert_out"),))
+    assert {found.status[0, name] for name in ("expert_out", "expert_out.experts")} == {"absorbed"}
+
+
 @pytest.mark.parametrize("points", CLASSES.values())
 def test_every_class_names_points_that_exist(points: tuple[str, ...]) -> None:
     assert set(points) <= set(ROWS)
@@ -153,7 +181,9 @@ def test_a_recurrence_is_blamed_and_not_the_projection_after_it() -> None:
     found = localise(recurrent(), recurrent(l0_ssm_out=[4], l0_o_proj=[4])).cause
     assert found is not None and label(found.node.point) == "layers.0.ssm_out"
     after = localise(recurrent(), recurrent(l0_o_proj=[4])).cause
-    assert after is not None and (label(after.node.point), after.node.parents) == ("layers.0.o_proj", ((0, "ssm_out"),))
+    # The gate that a recurrence's output is multiplied with is made of the layer's input.
+    assert after is not None and label(after.node.point) == "layers.0.o_proj"
+    assert after.node.parents == ((0, "ssm_out"), (0, "attn_norm"))
 
 
 def test_a_recurrence_is_not_blamed_when_an_earlier_row_of_its_input_differs() -> None:

@@ -19,13 +19,15 @@ TWIN = Path(__file__).parent / "megatron_twin.py"
 
 
 @pytest.fixture(scope="module")
-def project(tmp_path_factory: pytest.TempPathFactory, engine_python: str, tiny: Path) -> Project:
+def project(tmp_path_factory: pytest.TempPathFactory, engine_python: str, tiny: Path, checkpoints: Path) -> Project:
     root = tmp_path_factory.mktemp("project")
     twin = f'engine = "python"\npython = "{engine_python}"\nmodule = "{TWIN}"\n'
     megatron = f'engine = "megatron"\npython = "{engine_python}"\n'
     text = f"""
 [model.tiny]
 path = "{tiny}"
+[model.sparse]
+path = "{checkpoints / "sparse"}"
 [side.rollout]
 engine = "vllm"
 python = "{engine_python}"
@@ -42,6 +44,8 @@ python = "{engine_python}"
 {twin}options = {{ norm = true, attention = false }}
 [side.equal]
 {twin}options = {{ norm = true, attention = true }}
+[side.experts]
+{twin}options = {{ norm = true, attention = true, experts = true }}
 [workload.short]
 max_tokens = 3
 [workload.short.generator]
@@ -76,6 +80,14 @@ def test_with_the_norms_made_equal_attention_is_the_next_cause(project: Project)
 def test_with_norms_and_attention_made_equal_the_pair_is_clean(project: Project) -> None:
     found, _ = bisected(project, "equal", sequences=1)
     assert (found.verdict, found.reasons) == ("pass", ()), found.summary
+
+
+def test_with_experts_weighted_before_their_last_product_a_model_of_experts_is_clean(project: Project) -> None:
+    request = BisectRequest(check="rollout_vs_trainer", side="experts", trainer="megatron", model="sparse", sequences=1)
+    found = evidence_of(project, "bisect_layer", request)
+    assert (found.verdict, found.reasons) == ("pass", ()), found.summary
+    (pair,) = found.figures["pairs"].values()  # type: ignore[union-attr]
+    assert pair["mandatory_missing"] == 0 and pair["status"]["absorbed"] == 0  # type: ignore[index, call-overload]
 
 
 def test_vllm_and_megatron_are_told_apart_with_a_repro(project: Project) -> None:

@@ -11,7 +11,7 @@ import argparse
 from dataclasses import dataclass
 from pathlib import Path
 
-FAMILIES = ("qwen3", "llama", "qwen3_moe")
+FAMILIES = ("qwen3", "llama", "qwen3_moe", "qwen3_next", "bamba")
 
 
 @dataclass(frozen=True)
@@ -67,6 +67,31 @@ def config_of(model: TinyModel):  # type: ignore[no-untyped-def]
             num_experts=model.experts,
             num_experts_per_tok=model.experts_per_token,
             norm_topk_prob=True,
+        )
+    # Recurrent layers in turn with attention. vLLM's Qwen3-Next wants a layer of experts: the last one is.
+    if model.family == "qwen3_next":
+        return transformers.Qwen3NextConfig(
+            **common,
+            layer_types=["linear_attention" if n % 2 == 0 else "full_attention" for n in range(model.layers)],
+            mlp_only_layers=list(range(model.layers - 1)),
+            moe_intermediate_size=model.intermediate // 32,
+            shared_expert_intermediate_size=model.intermediate // 32,
+            num_experts=model.experts,
+            num_experts_per_tok=model.experts_per_token,
+            linear_num_key_heads=model.kv_heads,
+            linear_num_value_heads=model.heads,
+            linear_key_head_dim=model.head_dim,
+            linear_value_head_dim=model.head_dim,
+        )
+    if model.family == "bamba":
+        return transformers.BambaConfig(
+            **{k: v for k, v in common.items() if k != "head_dim"},
+            attn_layer_indices=list(range(1, model.layers, 2)),
+            mamba_n_heads=2 * model.heads,
+            mamba_d_head=model.head_dim // 2,
+            mamba_d_state=model.head_dim,
+            mamba_expand=2,
+            mamba_chunk_size=64,
         )
     raise ValueError(f"family: got {model.family!r}, allowed are {', '.join(FAMILIES)}")
 

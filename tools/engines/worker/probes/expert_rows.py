@@ -29,9 +29,9 @@ class ExpertRows:
         """
         order = torch.argsort(self.tokens, stable=True)
         owner = self.tokens[order]
-        place = torch.arange(len(owner)) - torch.searchsorted(owner, owner, right=False)
+        place = torch.arange(len(owner), device=owner.device) - torch.searchsorted(owner, owner, right=False)
         rows = self.rows.new_zeros(tokens, slots, self.rows.shape[1])
-        experts = torch.full((tokens, slots), -1, dtype=torch.int64)
+        experts = torch.full((tokens, slots), -1, dtype=torch.int64, device=owner.device)
         rows[owner, place], experts[owner, place] = self.rows[order], self.experts[order].to(torch.int64)
         return rows.reshape(tokens, -1), experts
 
@@ -46,8 +46,8 @@ def masked(buffer: Tensor, counts: Tensor, tokens: Tensor, slots: Tensor) -> Exp
     experts, capacity = buffer.shape[:2]
     if counts.shape != (experts,) or bool((counts > capacity).any()):
         raise ValueError(f"counts: got {counts.tolist()}; allowed are {experts} numbers up to the capacity {capacity}")
-    held = torch.arange(capacity)[None] < counts[:, None]
-    numbers = torch.arange(experts)[:, None].expand(experts, capacity)
+    held = torch.arange(capacity, device=counts.device)[None] < counts[:, None]
+    numbers = torch.arange(experts, device=counts.device)[:, None].expand(experts, capacity)
     return _sorted(buffer[held], numbers[held], tokens[held].to(torch.int64), slots[held].to(torch.int64), experts)
 
 

@@ -193,6 +193,9 @@ def _sum_of(program: Program, row: int) -> dict[str, Any] | None:
         if op.name not in SUMS or made:
             return
         x = home(decoded(op.args[0], env))
+        # A sum over rows, or a count of integers, is none over the last dimension.
+        if not x.is_floating_point() or not x.ndim or env[op.outs[0]].numel() * x.shape[-1] != x.numel():
+            return
         flat = x.reshape(-1, x.shape[-1])
         summed = alone(op.name, op.args[1:], op.kwargs, program.notes)
 

@@ -12,6 +12,8 @@ from .launches import LAUNCH
 from .program import Op, Program
 
 Fails = Callable[[Program], bool]
+SPANNING = ("cpu_attention", "causal_conv1d", "chunk_gated_delta_rule", "fused_sigmoid_gating_delta_rule")
+"""vLLM's operators that are told where sequences begin and end: with fewer rows they would read beyond them."""
 
 
 def with_rows(program: Program, rows: list[int]) -> Program | None:
@@ -32,7 +34,7 @@ def with_rows(program: Program, rows: list[int]) -> Program | None:
 
 def _fixed(op: Op) -> bool:
     """A grid and the sizes beside it are for so many rows, and which of them say so is not known."""
-    return op.name.startswith(LAUNCH) or op.name.split(".")[1].startswith("cpu_attention")
+    return op.name.startswith(LAUNCH) or op.name.split(".")[1].startswith(SPANNING)
 
 
 def only_torch(ops: Sequence[Op]) -> bool:

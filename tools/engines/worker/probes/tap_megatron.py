@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from ..engines.megatron_weights import split_heads
+from .tap_experts import dispatched
 from .taps import AFTER, BEFORE, Taps, first, keys_of, layers_of
 
 OUTPUTS = {
@@ -62,6 +63,8 @@ class MegatronTaps(Taps):
             self.before(module, lambda a, k: self._attention(layer, a))
         if name == "mlp.router":
             self._router(layer, module)
+        if name == "mlp" and hasattr(module, "experts"):
+            self._experts(layer, module)
 
     def _inputs(self, layer: int, name: str, module: Any) -> None:
         if name in INPUTS:
@@ -94,6 +97,11 @@ class MegatronTaps(Taps):
 
         self.replace(router, "gating", gating)
         self.after(router, lambda out: self._routed(layer, logits[0], *out))
+
+    def _experts(self, layer: int, moe: Any) -> None:
+        count, run = int(self._engine._built.config.moe_router_topk), moe.experts.forward
+        watched = dispatched(self.sink(), layer, run, moe, lambda: (len(self.recorder.keys), count))
+        self.replace(moe.experts, "forward", watched)
 
     def _routed(self, layer: int, logits: Tensor, probs: Tensor, chosen: Tensor) -> None:
         """Megatron has a map [R, experts]: its experts in the order of their logits, as the other engines list them."""

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from .record import Record
 from .rows import UNSCORED
+from .tap_experts import Sink, holds_experts, looped
 from .tap_transformers import INPUTS, OUTPUTS
 from .taps import AFTER, BEFORE, LAYER, Taps, first
 
@@ -60,6 +61,12 @@ class PythonTaps(Taps):
             at, point = NAMED_OUTPUTS[own]
             self.after(part, lambda out: self._record(at, point, first(out)))
             return
+        if match is not None and holds_experts(own, part):
+            self.replace(part, "forward", looped(self.sink(), layer, part.forward, part.num_experts))
+            return
+        if match is not None and own == "mlp.gate" and "Router" in type(part).__name__:
+            self.after(part, lambda out: self._routed(layer, out))
+            return
         made = OUTPUTS.get(own, HEADS.get(own))
         if match is not None and (own in INPUTS or made is not None):
             if own in INPUTS:
@@ -71,24 +78,35 @@ class PythonTaps(Taps):
             self.before(part, lambda a, k: self._inputs(layer, own, (*a, *k.values())))
             self.after(part, lambda out: self._record(layer, own, first(out)))
 
+    def sink(self) -> Sink:
+        return Sink(self._record, self.recorder.problems)
+
+    def _routed(self, layer: int, out: tuple[Tensor, Tensor, Tensor]) -> None:
+        logits, weights, ids = out
+        self._record(layer, "router_logits", logits)
+        self._record(layer, "topk_ids", ids.to(torch.int64), ids)
+        self._record(layer, "topk_weights", weights.to(torch.float32), weights)
+
     def _inputs(self, layer: int, name: str, args: tuple[Any, ...]) -> None:
         """By place, and then those given by name: an input that is not looked at counts as equal."""
         for number, value in enumerate(args):
             if isinstance(value, Tensor):
                 self._record(layer, f"{name}.in{number}", value)
 
-    def _record(self, layer: int, point: str, tensor: Tensor) -> None:
+    def _record(self, layer: int, point: str, tensor: Tensor, raw: Tensor | None = None) -> None:
         rows = self._rows(tensor)
         if rows is None:
             self.recorder.problems[f"{layer}.{point}"] = f"{tuple(tensor.shape)} has no leading sizes that are the rows"
             return
-        self.recorder.point(layer, point, rows, raw=tensor)
+        self.recorder.point(layer, point, rows, raw=tensor if raw is None else raw)
 
     def _rows(self, tensor: Tensor) -> Tensor | None:
         """The tensor as [rows of the group's keys, rest]."""
         total, count, longest = sum(self._sizes), len(self._sizes), max(self._sizes, default=0)
         if tensor.ndim and tensor.shape[0] == total:
             return tensor
+        if tensor.ndim and tensor.shape[0] == count * longest:
+            tensor = tensor.unflatten(0, (count, longest))
         if tensor.ndim > 1 and tensor.shape[0] == count and tensor.shape[1] == longest:
             if count == 1:
                 return tensor.reshape(longest, *tensor.shape[2:])

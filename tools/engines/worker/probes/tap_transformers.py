@@ -9,9 +9,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .tap_experts import holds_experts, looped
 from .taps import AFTER, BEFORE, Taps, first, keys_of, layers_of
 
 INPUTS = {
+    "pre_ff_layernorm": "resid_mid",
+    "feed_forward.down_proj": "act",
     "input_layernorm": "resid_pre",
     "self_attn.o_proj": "attn_out",
     "post_attention_layernorm": "resid_mid",
@@ -28,7 +31,22 @@ OUTPUTS = {
     "mlp.gate_proj": "gate",
     "mlp.up_proj": "up",
     "mlp": "mlp_out",
+    "linear_attn.out_proj": "o_proj",
+    "mamba.out_proj": "o_proj",
+    "pre_ff_layernorm": "mlp_norm",
+    "feed_forward.gate_proj": "gate",
+    "feed_forward.up_proj": "up",
+    "feed_forward": "mlp_out",
 }
+CONVOLUTION = "causal_conv1d_fn"
+"""A function of the model's own module, as its recurrences are: [B, C, T] -> [B, C, T]."""
+RECURRENCES = {
+    "torch_chunk_gated_delta_rule": False,
+    "chunk_kimi_delta_attention": False,
+    "mamba2_chunk_scan": False,
+    "mamba_selective_scan": True,
+}
+"""Whether the output is [B, C, T] and not [B, T, …]; with the last state behind it where that is wanted."""
 
 
 class TransformersTaps(Taps):
@@ -46,8 +64,10 @@ class TransformersTaps(Taps):
         for layer, name, module in layers_of(model):
             self._module(layer, name, module)
         self._rotary(inner)
-        self.traced(inner.norm, AFTER)
-        self.output(inner.norm, AFTER, "final_norm", _rows)
+        self._recurrences(inner)
+        norm = inner.norm if hasattr(inner, "norm") else inner.final_layernorm
+        self.traced(norm, AFTER)
+        self.output(norm, AFTER, "final_norm", _rows)
         self.traced(model.lm_head, AFTER)
         self.output(model.lm_head, AFTER, "logits", _rows)
         if self.recorder.target is not None:
@@ -68,6 +88,8 @@ class TransformersTaps(Taps):
             self.output(module, layer, name.removeprefix("self_attn."), _heads_last)
         if name == "mlp.gate" and "Router" in type(module).__name__:
             self.after(module, lambda out: self._routed(layer, out))
+        if holds_experts(name, module):
+            self.replace(module, "forward", looped(self.sink(), layer, module.forward, module.num_experts))
 
     def _at(self, layer: int) -> None:
         self._layer = layer
@@ -91,6 +113,27 @@ class TransformersTaps(Taps):
             return q, k
 
         self.replace(home, "apply_rotary_pos_emb", watched)
+
+    def _recurrences(self, inner: Any) -> None:
+        """A recurrent layer's convolution and scan are functions of the model's module."""
+        home = sys.modules[type(inner).__module__]
+        if hasattr(home, CONVOLUTION):
+            self._function(home, CONVOLUTION, "conv_out", columns=True)
+        for name, columns in RECURRENCES.items():
+            if hasattr(home, name):
+                self._function(home, name, "ssm_out", columns=columns)
+
+    def _function(self, home: Any, name: str, point: str, *, columns: bool) -> None:
+        run = getattr(home, name)
+
+        def watched(*args: Any, **kwargs: Any) -> Any:
+            out = run(*args, **kwargs)
+            made: Tensor = first(out)
+            shown = _rows(made.transpose(1, 2) if columns else made)
+            self.recorder.point(self._layer, point, shown, raw=made)
+            return out
+
+        self.replace(home, name, watched)
 
     def _logprobs(self, home: Any) -> None:
         """In hashing the point `logprob` is what the step reports; here its operators are noted."""

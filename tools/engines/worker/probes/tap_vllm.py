@@ -9,6 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .tap_vllm_caches import blocks, states
+from .tap_vllm_quantised import quantised
+from .tap_vllm_recurrent import recurrent
 from .taps import AFTER, BEFORE, Taps, first, layers_of
 from .tracer import Tracer
 
@@ -34,6 +37,7 @@ class VllmTaps(Taps):
         self.output(inner.embed_tokens, BEFORE, "embed")
         for layer, name, module in layers_of(self._model):
             self._module(layer, name, module)
+        quantised(self, self._model)
         self.traced(inner.norm, AFTER)
         count = len(inner.layers)
         self.after(inner.norm, lambda out: self._norm(count - 1, "resid_post", AFTER, "final_norm", out))
@@ -55,8 +59,15 @@ class VllmTaps(Taps):
                 self.output(module, layer, name.removeprefix("self_attn."), _flat)
             case "self_attn.attn":
                 self.before(module, lambda a, k: self._attention(layer, a))
-                self.output(module, layer, "attn_out", _flat)
+                if not _gated(self._model.model.layers[layer].self_attn):
+                    self.output(module, layer, "attn_out", _flat)
             case "self_attn.o_proj":
+                if _gated(self._model.model.layers[layer].self_attn):
+                    self.before(module, lambda a, k: self.recorder.point(layer, "attn_out", a[0]))
+                self.output(module, layer, "o_proj")
+            case "linear_attn":
+                recurrent(self, layer, module)
+            case "linear_attn.out_proj":
                 self.output(module, layer, "o_proj")
             case "post_attention_layernorm":
                 self.after(module, lambda out: self._norm(layer, "resid_mid", layer, "mlp_norm", out))
@@ -88,7 +99,8 @@ class VllmTaps(Taps):
 
     def _split(self, layer: int, module: Any, out: Tensor) -> None:
         attention = self._model.model.layers[layer].self_attn
-        sizes = [attention.q_size, attention.kv_size, attention.kv_size]
+        # Gated attention has its gates beside its queries.
+        sizes = [out.shape[-1] - 2 * attention.kv_size, attention.kv_size, attention.kv_size]
         for name, part in zip(("q_proj", "k_proj", "v_proj"), out.split(sizes, dim=-1), strict=True):
             self.recorder.point(layer, name, part, raw=out)
 
@@ -235,40 +247,23 @@ class VllmTaps(Taps):
         return None
 
     def _prepare(self, tracer: Tracer) -> None:
-        """A paged cache is kept only as far as this forward's requests reach, its blocks numbered anew."""
+        """Caches are kept only as far as this forward's requests reach, and the work plan as the call that makes it."""
         from vllm.forward_context import get_forward_context
 
-        metadata = get_forward_context().attn_metadata
-        table = next(iter(metadata.values())) if isinstance(metadata, dict) and metadata else metadata
-        if table is None or not hasattr(table, "block_table"):
-            return
-        storages = _cache_storages(self._runner)
-        if not storages:
-            return
-        size = self._runner.cache_config.block_size
-        total = int(self._runner.kv_cache_config.num_blocks)
-        needed = -(-int(table.seq_lens.max()) // size)
-        blocks = torch.unique(table.block_table[:, :needed]).to(torch.int64)
-        number = torch.zeros(int(blocks.max()) + 1, dtype=torch.int64, device=blocks.device)
-        number[blocks] = torch.arange(len(blocks), device=blocks.device)
+        context = get_forward_context()
+        metadata = context.attn_metadata
+        found = [states(metadata, context.no_compile_layers)]
+        every = list(metadata.values()) if isinstance(metadata, dict) else [metadata]
+        table = next((one for one in every if hasattr(one, "block_table")), None)
+        if table is not None:
+            found.append(blocks(table, self._runner))
+            tracer.recipes = dict(self._plans)
+        tracer.substitute = lambda tensor: next((made for cut in found if (made := cut(tensor)) is not None), None)
 
-        def substitute(tensor: Tensor) -> Tensor | None:
-            # Backends hand their kernels the cache itself or a view of it: keys and values apart, heads before slots.
-            if total in tensor.shape and tensor.untyped_storage().data_ptr() in storages:
-                return tensor.index_select(list(tensor.shape).index(total), blocks)
-            if tensor.data_ptr() == table.block_table.data_ptr() and tensor.shape == table.block_table.shape:
-                kept = tensor[:, :needed].to(torch.int64)
-                known = torch.isin(kept, blocks)
-                return torch.where(known, number[kept.clamp(max=len(number) - 1)], 0).to(tensor.dtype)
-            slots = table.slot_mapping
-            if tensor.data_ptr() == slots.data_ptr() and tensor.dtype == slots.dtype and tensor.ndim == 1:
-                valid = tensor >= 0
-                block = torch.where(valid, tensor // size, blocks[0].to(tensor.dtype)).to(torch.int64)
-                return torch.where(valid, number[block] * size + tensor % size, tensor).to(tensor.dtype)
-            return None
 
-        tracer.substitute = substitute
-        tracer.recipes = dict(self._plans)
+def _gated(attention: Any) -> bool:
+    """Its output is multiplied with a gate before the projection, which other engines call the output."""
+    return bool(getattr(attention, "attn_output_gate", False))
 
 
 def _flat(value: Any) -> Tensor:
@@ -279,8 +274,3 @@ def _flat(value: Any) -> Tensor:
 def _runner_of(core: Any) -> Any:
     driver = core.model_executor.driver_worker
     return getattr(driver, "worker", driver).model_runner
-
-
-def _cache_storages(runner: Any) -> set[int]:
-    caches = getattr(runner, "kv_caches", ())
-    return {cache.untyped_storage().data_ptr() for cache in caches if isinstance(cache, Tensor)}

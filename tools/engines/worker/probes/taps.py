@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from .recorder import Recorder
+from .tap_experts import Sink
 
 Undo = list[Callable[[], None]]
 LAYER = re.compile(r"(?:^|\.)layers\.(\d+)(?:\.(.+))?$")
@@ -82,6 +83,12 @@ class Taps:
             action(output)
 
         self._undo.append(module.register_forward_hook(hook).remove)
+
+    def sink(self) -> Sink:
+        """Where rows of experts go (tap_experts.py)."""
+        return Sink(
+            lambda layer, name, rows, raw: self.recorder.point(layer, name, rows, raw=raw), self.recorder.problems
+        )
 
     def traced(self, module: torch.nn.Module, layer: int) -> None:
         """Operators of this module are noted when the target lies in `layer`."""

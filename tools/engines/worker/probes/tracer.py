@@ -26,6 +26,7 @@ from .touched import Before
 
 ATTENTION = "vllm.model_executor.layers.attention.attention"
 EXPERTS = "vllm.model_executor.layers.fused_moe.runner.moe_runner"
+RECURRENT = "vllm.model_executor.layers.mamba.ops.cpu.gdn_attention"
 ENTERED = {
     "bitgate.tiled_product.default": "..tiles:_tiled_product",
     "vllm.moe_forward.default": f"{EXPERTS}:_moe_forward",
@@ -33,11 +34,14 @@ ENTERED = {
     "bitgate.tiled_cpu_fused_moe.default": "..tiles_experts:_tiled",
     "vllm.unified_attention_with_output.default": f"{ATTENTION}:unified_attention_with_output",
     "vllm.unified_kv_cache_update.default": f"{ATTENTION}:unified_kv_cache_update",
+    "vllm.cpu_gdn_attention_core.default": f"{RECURRENT}:cpu_gdn_attention_core",
 }
 """Operators that are Python inside, and their functions: called as such, since torch would hand them to us again."""
 CONSTANT_LIMIT = 1 << 28
 HANDLERS = ("onednn_mm",)
 """Operators whose int64 scalar argument points to a packed weight inside the process."""
+UNREADABLE = ("onednn_scaled_mm",)
+"""As these, but of a weight that no product gives back to the bit: nothing could run them again."""
 
 
 @dataclass(frozen=True)
@@ -114,6 +118,8 @@ class Tracer(TorchDispatchMode):
         writes = tuple(self._written(func, args, kwargs))
         if name.split(".")[1] in HANDLERS:
             self._handler(func, args)
+        if name.split(".")[1] in UNREADABLE:
+            self.refused[name] = f"the packed weight of {name} cannot be read back"
         # Triton kernels that an operator launches inside are part of it.
         self.paused += 1
         try:
