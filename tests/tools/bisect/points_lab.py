@@ -167,7 +167,7 @@ def main() -> None:
     lab = Lab(work)
     for number, (name, pair) in enumerate((n, p) for n, p in PAIRS.items() if part in n):
         with open(os.devnull, "w", encoding="utf-8") as quiet, contextlib.redirect_stdout(quiet):
-            found = lab.one(name, pair, proofs=number == 1)
+            found = lab.one(name, pair, proofs=number == 0)
         sys.stdout.write(json.dumps(found, allow_nan=False) + "\n")
         sys.stdout.flush()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from tool_runs import evidence_of
 from bitgate.store.records import Evidence
 from bitgate.tools.bisect_layer import BisectRequest
 from bitgate.tools.config.project import Project
+from bitgate.tools.engines.worker import tiny_model
 from bitgate.tools.run_compare import CompareRequest
 
 pytestmark = pytest.mark.engine
@@ -21,30 +23,41 @@ TWIN = Path(__file__).parent / "megatron_twin.py"
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory, engine_python: str, tiny: Path, checkpoints: Path) -> Project:
     root = tmp_path_factory.mktemp("project")
+    sparse = root / "sparse"
+    writer = Path(tiny_model.__file__)
+    command = [engine_python, str(writer), str(sparse), "--family", "qwen3_moe", "--layers", "2", "--experts", "4"]
+    subprocess.run(command, check=True, capture_output=True, timeout=300)
     twin = f'engine = "python"\npython = "{engine_python}"\nmodule = "{TWIN}"\n'
     megatron = f'engine = "megatron"\npython = "{engine_python}"\n'
     text = f"""
 [model.tiny]
 path = "{tiny}"
 [model.sparse]
-path = "{checkpoints / "sparse"}"
+path = "{sparse}"
 [side.rollout]
+model = "tiny"
 engine = "vllm"
 python = "{engine_python}"
 env = {{ VLLM_CPU_KVCACHE_SPACE = "1" }}
 options = {{ enforce_eager = true, max_model_len = 128 }}
 [side.transformers]
+model = "tiny"
 engine = "transformers"
 python = "{engine_python}"
 [side.megatron]
+model = "tiny"
 {megatron}
 [side.packing]
+model = "tiny"
 {megatron}axes = ["packing"]
 [side.norms]
+model = "tiny"
 {twin}options = {{ norm = true, attention = false }}
 [side.equal]
+model = "tiny"
 {twin}options = {{ norm = true, attention = true }}
 [side.experts]
+model = "sparse"
 {twin}options = {{ norm = true, attention = true, experts = true }}
 [workload.short]
 max_tokens = 3

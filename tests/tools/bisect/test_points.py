@@ -15,6 +15,8 @@ FIRST = {
     "another token's row": ("layers.0.expert_out", "layout_mask"),
     "transformers and megatron": ("layers.0.attn_norm", "precision"),
     "norms and attention made equal": ("layers.0.expert_out", "unknown"),
+    "int8, scales": ("layers.0.qkv_proj.scale", "precision"),
+    "delta rule, vllm and transformers": ("layers.0.conv_out", "unknown"),
     "delta rule, convolution": ("layers.0.conv_out", "weight_bytes"),
     "delta rule, scan": ("layers.0.ssm_out", "weight_bytes"),
     "delta rule, alone and together": ("layers.0.conv_out", "batch_variance"),
@@ -24,7 +26,8 @@ FIRST = {
 }
 """Pair -> the operator that differs first, and its class."""
 EQUAL = (
-    "a loop and its equal", "an expert's rows backwards", "and the experts", "delta rule, clean", "mamba2, clean",
+    "a loop and its equal", "an expert's rows backwards", "and the experts", "delta rule, clean", "delta rule, vllm",
+    "mamba2, clean", "int8, clean",
 )  # fmt: skip
 ROWS = 9 + 4 + 5 + 4
 """Of the two sequences that every pair computes."""
@@ -64,6 +67,12 @@ def test_a_kernel_of_all_experts_at_once_has_their_rows_inside(pairs: dict[str, 
     points = pairs["vllm and transformers"]["points"]
     assert points["layers.0.expert_out"] == points["layers.0.expert_out.experts"] == ["absorbed", 0, 0]
     assert points["layers.0.mlp_out"][0] == "1:1" and pairs["vllm and transformers"]["missing"] == []
+
+
+def test_quantised_activations_are_compared_apart_from_their_scales(pairs: dict[str, Any]) -> None:
+    for name in ("qkv_proj", "o_proj", "gate_up_proj", "down_proj"):
+        for part in ("scale", "payload"):
+            assert pairs["int8, clean"]["points"][f"layers.1.{name}.{part}"] == ["1:1", ROWS, 0]
 
 
 def test_one_repro_is_proved_in_fresh_processes(pairs: dict[str, Any]) -> None:
