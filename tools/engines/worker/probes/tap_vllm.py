@@ -65,7 +65,7 @@ class VllmTaps(Taps):
                 if _gated(self._model.model.layers[layer].self_attn):
                     self.before(module, lambda a, k: self.recorder.point(layer, "attn_out", a[0]))
                 self.output(module, layer, "o_proj")
-            case "linear_attn":
+            case "linear_attn" if hasattr(module, "rearrange_mixed_qkv"):
                 recurrent(self, layer, module)
             case "linear_attn.out_proj":
                 self.output(module, layer, "o_proj")
