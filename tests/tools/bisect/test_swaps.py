@@ -31,4 +31,5 @@ def swaps(script: Callable[..., str], tiny: Path, tmp_path_factory: pytest.TempP
 def test_an_operator_swapped_for_its_namesake_is_named_and_undone_it_is_clean(swaps: dict[str, Any], swap: str) -> None:
     found = swaps[swap]
     assert (found["point"], found["class"]) == (SWAPPED[swap], "precision"), found
-    assert (found["exit_codes"], found["different_when_undone"]) == ([1, 1, 1], 0)
+    assert set(found["exit_codes"]) == {1} and found["different_when_undone"] == 0
+    assert len(swaps[next(iter(SWAPPED))]["exit_codes"]) == 3

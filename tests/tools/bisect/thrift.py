@@ -19,13 +19,14 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from bitgate.tools.engines.worker.probes.experiments.case import Case
+from bitgate.tools.engines.worker.probes.gaps import kept, restored
 from bitgate.tools.engines.worker.probes.held import Checkpoint, read_held
 from bitgate.tools.engines.worker.probes.lean import lean
 from bitgate.tools.engines.worker.probes.narrow import _candidates, narrowed
 from bitgate.tools.engines.worker.probes.program import Op, Program
 from bitgate.tools.engines.worker.probes.recorder import Recorder
 from bitgate.tools.engines.worker.probes.repro import shrunk, write_repro
-from bitgate.tools.engines.worker.probes.rows import same_bits, shared_rows
+from bitgate.tools.engines.worker.probes.rows import own_rows, same_bits, shared_rows
 from bitgate.tools.engines.worker.probes.shrink import with_rows
 from bitgate.tools.engines.worker.probes.stored import load_program, save_programs
 from bitgate.tools.engines.worker.probes.tracer import Tracer
@@ -123,6 +124,44 @@ def rows(folder: Path) -> Facts:
     yield "all rows of a small forward", lean(small := traced(lambda x: x + 1, x[:40]), 0, 3) is small
 
 
+def blanks(folder: Path) -> Facts:
+    """Two sequences of 150 rows; only the row's own past, or its own row, is needed, but the number of rows counts."""
+    keys = np.array([[n // 150, n % 150] for n in range(300)])
+    x, window = whole(300, 64), slice(64, 128)
+
+    def named(run: Callable[[Tensor], Tensor], name: str) -> Program:
+        made = traced(run, x, keys=keys)
+        return lean(replace(made, notes={**made.notes, "output": [0, name]}), 0, 100)
+
+    past, alone = named(lambda x: x.cumsum(0), "attn_out"), named(lambda x: x * x.new_ones(len(x)).sum(), "act")
+    for name, program, first, expected in (
+        ("past", past, 0, x.cumsum(0)), ("alone", alone, 64, x * 300)
+    ):  # fmt: skip
+        yield (
+            f"{name}: more rows stay, with the bits of those around it",
+            len(program.rows) > 128 and same_bits(program.result()[window], expected[window]),
+        )
+        left = next(iter(program.values.values()))
+        yield f"{name}: what it reads is as it was", same_bits(left[first:128], x[first:128])
+        yield f"{name}: the rest is zeros", not bool(left[:first].any()) and not bool(left[128:].any())
+        yield f"{name}: only what stays is compared", own_rows(program) == list(range(64, 128))
+        save_programs(str(folder / name), [program], "")
+        back = load_program(str(folder / name))
+        yield (
+            f"{name}: the same when read",
+            same_bits(back.expected, program.expected)
+            and all(same_bits(back.values[n], value) for n, value in program.values.items()),
+        )
+        size = (folder / name / "program0.safetensors").stat().st_size
+        yield f"{name}: zeros are not written", size < (128 - first + 64) * 64 * 4 + 1000
+    late = named(lambda x: x.flip(0).cumsum(0).flip(0), "attn_out")
+    yield "nothing is blanked where later rows are read", "window" not in late.notes
+    signs = torch.zeros(64, 32)
+    signs[3] = -0.0
+    part, places = kept(signs)
+    yield "a row of negative zeros is kept", places == [[3, 4]] and same_bits(restored(part, [64, 32], places), signs)
+
+
 def columns(folder: Path) -> Facts:
     for name, width in (("wide", 1024), ("square", 512)):
         x, w, bias = whole(4, 512), whole(width, 512), whole(width)
@@ -140,12 +179,21 @@ def columns(folder: Path) -> Facts:
             same_bits(made[0], a.expected[:, 256:320])
             and not same_bits(made[0][row : row + 1], made[1][row : row + 1]),
         )
+    fused = whole(2048, 512)
+    changed = fused.clone()
+    changed[700, 5] += 1
+    one, two = (traced(lambda x, w: torch.nn.functional.linear(x, w)[:, 512:1024], x, w) for w in (fused, changed))
+    row = int((x[:, 5] != 0).nonzero()[0])
+    thin_a, thin_b = narrowed(one, row, two, row)
+    weights = [next(v for v in p.values.values() if len(v) == 2048) for p in (thin_a, thin_b)]
+    yield "fused with others: zeros but for 64 of its rows", all(int((w != 0).any(1).sum()) == 64 for w in weights)
+    yield "fused with others: the difference stays", not same_bits(thin_a.result()[row], thin_b.result()[row])
     custom = Op("own.kernel.default", [{"t": a.ops[0].outs[0]}], {}, [None])
     unknown = [replace(p, ops=[*p.ops, custom]) for p in (a, b)]
     yield "nothing that a kernel reads which would not notice", list(_candidates(unknown[0], width)) == []
     soft = [traced(lambda x, w: (x @ w.t()).softmax(-1), x, weight) for weight in (w, other)]
-    kept = narrowed(soft[0], row, soft[1], row)
-    yield "all of them where one column's bits depend on the others", kept[0] is soft[0] and kept[1] is soft[1]
+    both = narrowed(soft[0], row, soft[1], row)
+    yield "all of them where one column's bits depend on the others", [p.result().shape for p in both] == [(4, 512)] * 2
 
 
 def heads(folder: Path) -> Facts:
@@ -191,6 +239,27 @@ def heads(folder: Path) -> Facts:
     ]  # fmt: skip
     yield "with the bits that it had among all", same_bits(a.result(), made[:, 256:384])
     yield "and the difference", not same_bits(a.result()[7:8], b.result()[7:8])
+    planned = next(number for number, op in enumerate(ops) if "metadata" in op.name)
+    for said, given, unfit in (
+        ("of other lengths", program, {"lengths": torch.tensor([rows - 1], dtype=torch.int32)}),
+        ("of a block that is not there", program, {"table": torch.tensor([[3]], dtype=torch.int32)}),
+        ("of a slot that is not there", program, {"slots": torch.arange(rows) + 100}),
+        ("of a plan made elsewhere", replace(program, ops=[op for n, op in enumerate(ops) if n != planned]),
+         {"plan": torch.zeros(4000, dtype=torch.int8)}),
+        ("of a plan for other queries", replace(program, ops=[
+            replace(op, args=[ref("other") if a == ref("starts") else a for a in op.args]) if n == planned else op
+            for n, op in enumerate(ops)
+        ]), {"other": torch.tensor([10, rows], dtype=torch.int32)}),
+    ):  # fmt: skip
+        yield f"refused before it runs: attention {said}", refused(given, unfit)
+
+
+def refused(program: Program, unfit: dict[str, Tensor]) -> bool:
+    try:
+        replace(program, values={**program.values, **unfit}).result()
+    except RuntimeError as error:
+        return ": got " in str(error)
+    return False
 
 
 def repro(folder: Path) -> Facts:
@@ -229,7 +298,7 @@ def clean(folder: Path) -> Facts:
 def main() -> None:
     folder = Path(sys.argv[1])
     folder.mkdir(parents=True)
-    parts = (checkpoint, stored, rows, columns, heads, repro, clean)
+    parts = (checkpoint, stored, rows, blanks, columns, heads, repro, clean)
     facts = {f"{part.__name__}: {name}": bool(holds) for part in parts for name, holds in part(folder / part.__name__)}
     print(json.dumps(facts))
 

@@ -2,11 +2,13 @@
 
 A forward of thousands of rows would be written whole for the sake of one. Where the operators give the kept rows the
 bits that they had among all others, nothing that an experiment could show is lost. Where they do not (the row's bits
-depend on how many there are), and where there are rows of nobody whose content might matter, everything is written.
+depend on how many there are, or on earlier ones), the rows stay, and what they hold is blanked as far as that changes
+nothing (blank.py). Where there are rows of nobody, whose content might matter, everything is written.
 """
 
 from __future__ import annotations
 
+from .blank import blanked
 from .program import Program
 from .rows import rows_of, same_bits
 from .shrink import with_rows
@@ -25,11 +27,12 @@ def lean(program: Program, sequence: int, position: int) -> Program:
         start = target // size * size
         cut = with_rows(program, list(range(start, min(start + size, count))))
         if cut is None:
-            return program
+            break
         if _stands(cut):
-            return cut
+            program = cut
+            break
         size *= STEP
-    return program
+    return blanked(program, sequence, position) if len(program.rows) > FEWEST else program
 
 
 def _stands(cut: Program) -> bool:

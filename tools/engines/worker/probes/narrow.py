@@ -16,6 +16,7 @@ from .group import one_group
 from .program import Op, Program, tensors_of
 from .rows import bits, rows_of, same_bits
 from .shrink import only_torch, resized
+from .thin import thinned
 
 FEWEST, STEP = 64, 4
 LEAST = 1 << 16
@@ -23,7 +24,8 @@ LEAST = 1 << 16
 
 
 def narrowed(a: Program, row_a: int, b: Program, row_b: int) -> tuple[Program, Program]:
-    """Both programs with fewer output columns, the first differing ones among them; as they were where that fails."""
+    """Both programs with fewer output columns, the first differing ones among them; where that fails with as many, and
+    zeros in what only the others need."""
     left, right = _row(a, row_a), _row(b, row_b)
     if left is None or right is None or left.shape != right.shape:
         return a, b
@@ -43,7 +45,11 @@ def narrowed(a: Program, row_a: int, b: Program, row_b: int) -> tuple[Program, P
         if cut_a is not None and cut_b is not None:
             return cut_a, cut_b
         size *= STEP
-    return a, b
+    kept = slice(differs // FEWEST * FEWEST, min(differs // FEWEST * FEWEST + FEWEST, width))
+    return (
+        thinned(a, lambda cut: _gives(cut, row_a, left[kept], kept), LEAST),
+        thinned(b, lambda cut: _gives(cut, row_b, right[kept], kept), LEAST),
+    )
 
 
 def _cut(program: Program, row: int, wanted: Tensor, kept: slice) -> Program | None:
@@ -54,9 +60,9 @@ def _cut(program: Program, row: int, wanted: Tensor, kept: slice) -> Program | N
     return None
 
 
-def _gives(cut: Program, row: int, wanted: Tensor) -> bool:
+def _gives(cut: Program, row: int, wanted: Tensor, kept: slice = slice(None)) -> bool:
     found = _row(cut, row)
-    return found is not None and same_bits(found, wanted)
+    return found is not None and same_bits(found[kept], wanted)
 
 
 def _candidates(program: Program, width: int) -> Iterator[tuple[str, int]]:

@@ -124,16 +124,30 @@ HEADS = (16, 32, 48, 64, 80, 96, 112, 128, 160, 192, 256)
 
 def _attention(program: Program, inputs: dict[str, Tensor], output: Tensor) -> Truth:
     """softmax(q k^T / sqrt(D)) v over a sequence's own earlier rows; the head size is the one that fits best."""
-    keys = torch.tensor([key for key in program.rows if key[0] >= 0])
+    keys, inputs, asked = _with_earlier(program, inputs)
     named = {name.split(".", 1)[1]: value.to(torch.float64) for name, value in inputs.items()}
     q, k, v = named["q"], named["k"], named["v"]
-    if len(keys) != len(q):
+    if len(keys) != len(q) or len(asked) != len(output):
         raise ValueError("rows of others between")
     tries = [
         d for d in HEADS if q.shape[1] % d == 0 and k.shape[1] % d == 0 and q.shape[1] // d % (k.shape[1] // d) == 0
     ]
-    found = [_attended(q, k, v, keys, size, output) for size in tries]
+    made = [_attended(q, k, v, keys, size, output) for size in tries]
+    found = [Truth(t.value[asked], t.bound[asked], t.formula) for t in made]
     return min(found, key=lambda t: float(errors(output, t).max()))
+
+
+def _with_earlier(program: Program, inputs: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor], Tensor]:
+    """Keys and inputs of all rows that are attended to, and which of these are asked for: earlier rows of a program
+    that was blanked (blank.py) are not compared, but read."""
+    window = program.notes.get("window")
+    if window is None:
+        keys = torch.tensor([key for key in program.rows if key[0] >= 0])
+        return keys, inputs, torch.arange(len(keys))
+    places = [n for n, (owner, at) in enumerate(program.rows) if owner == window[0] and at < window[2]]
+    keys = torch.tensor([program.rows[n] for n in places])
+    given = {name: value.reshape(value.shape[0], -1)[places] for name, value in program.canonical.items()}
+    return keys, given, torch.nonzero(keys[:, 1] >= window[1]).flatten()
 
 
 def _attended(q: Tensor, k: Tensor, v: Tensor, keys: Tensor, size: int, output: Tensor) -> Truth:

@@ -18,6 +18,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from .experiments.case import Case
+from .gaps import kept
 from .gpu import KERNELS, SWITCH, registering
 from .held import alike
 from .launches import LAUNCH
@@ -76,11 +77,13 @@ def write_repro(
     strides = {n: list(t.stride()) for n, t in tensors.items() if not t.is_contiguous() and 0 not in t.stride()}
     same = alike(list(tensors.items()))
     path = os.path.join(folder, TENSORS)
-    save_file({n: tensors[n].detach().contiguous().clone() for n in dict.fromkeys(same.values())}, path)
+    parts = {n: kept(tensors[n]) for n in dict.fromkeys(same.values())}
+    save_file({n: part.clone() for n, (part, _) in parts.items()}, path)
+    gaps = {n: (list(tensors[n].shape), places) for n, (_, places) in parts.items() if places is not None}
     with open(path, "rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     twice = {name: (other, list(tensors[name].shape)) for name, other in same.items() if name != other}
-    text = script(small, about, digest, strides, twice, poisoned=poisoned)
+    text = script(small, about, digest, strides, twice, gaps, poisoned=poisoned)
     with open(os.path.join(folder, SCRIPT), "w", encoding="utf-8") as script_file:
         script_file.write(text)
     codes = [_exit_code(folder) for _ in range(proofs)]
@@ -109,10 +112,12 @@ def script(
     digest: str,
     strides: dict[str, list[int]],
     same: dict[str, tuple[str, list[int]]] | None = None,
+    gaps: dict[str, tuple[list[int], list[list[int]]]] | None = None,
     *,
     poisoned: bool = False,
 ) -> str:
-    """`same`: tensor -> the one stored in its place, of the same bytes, and its own shape."""
+    """`same`: tensor -> the one stored in its place, of the same bytes, and its own shape; `gaps`: tensor -> its shape,
+    and which of its rows are stored, the others being zero."""
     programs = (small.a, small.b)
     spaces = {op.name.partition(".")[0] for p in programs for op in p.ops} - {"aten"}
     modules = sorted({module for space in spaces for module in registering(space)})
@@ -143,6 +148,7 @@ def script(
         f'SHA256 = "{digest}"',
         f"STRIDES = {json.dumps(strides)}",
         f"SAME = {json.dumps(same or {})}",
+        f"GAPS = {json.dumps(gaps or {})}",
         f"HANDLERS = {_handlers(small)!r}",
         f"GPU = {sorted(on_gpu)!r}",
         f"ROW_A, ROW_B, ROWS_A, ROWS_B = {small.row_a}, {small.row_b}, {len(small.a.rows)}, {len(small.b.rows)}",

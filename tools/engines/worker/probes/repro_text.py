@@ -23,12 +23,24 @@ def load():
         start, end = (8 + size + offset for offset in entry["data_offsets"])
         dtype = DTYPES[entry["dtype"]]
         flat = torch.frombuffer(bytearray(data[start:end]), dtype=dtype) if end > start else torch.empty(0, dtype=dtype)
-        found[name] = flat.reshape(entry["shape"])
+        found[name] = filled(name, flat.reshape(entry["shape"]))
     if GPU and not torch.cuda.is_available():
         print("cannot run: recorded on a GPU, and there is none", file=sys.stderr)
         sys.exit(2)
     made = {name: prepared(name, tensor) for name, tensor in found.items()}
     return made | {name: prepared(name, found[other].reshape(shape)) for name, (other, shape) in SAME.items()}
+
+
+def filled(name, part):
+    # Rows of zeros are not stored.
+    if name not in GAPS:
+        return part
+    shape, places = GAPS[name]
+    rows, at = torch.zeros(torch.Size(shape).numel() // shape[-1], shape[-1], dtype=part.dtype), 0
+    for start, end in places:
+        rows[start:end] = part[at : at + end - start]
+        at += end - start
+    return rows.reshape(shape)
 
 
 def prepared(name, tensor):

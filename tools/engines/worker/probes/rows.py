@@ -23,9 +23,17 @@ class Shared:
     target: int
 
 
+def own_rows(program: Program) -> list[int]:
+    """Rows that somebody asked for and that are as the engine had them: blanked ones (blank.py) are not."""
+    owner, start, end = program.notes.get("window", (None, 0, 0))
+    return [
+        n for n, (of, at) in enumerate(program.rows) if of >= 0 and (owner is None or of == owner and start <= at < end)
+    ]
+
+
 def shared_rows(a: Program, b: Program, sequence: int, position: int) -> Shared:
-    theirs = {tuple(key): n for n, key in enumerate(b.rows) if key[0] >= 0}
-    pairs = [(n, theirs[tuple(key)]) for n, key in enumerate(a.rows) if tuple(key) in theirs]
+    theirs = {tuple(b.rows[n]): n for n in own_rows(b)}
+    pairs = [(n, theirs[key]) for n in own_rows(a) if (key := tuple(a.rows[n])) in theirs]
     target = next((i for i, (n, _) in enumerate(pairs) if a.rows[n] == [sequence, position]), -1)
     return Shared(torch.tensor([n for n, _ in pairs]), torch.tensor([m for _, m in pairs]), target)
 

@@ -1,6 +1,7 @@
 """Programs as files: tensors in safetensors, operators beside them as JSON.
 
-No bytes are written twice: tensors that are alike are stored once, and weights are named in the checkpoint.
+No bytes are written twice: tensors that are alike are stored once, weights are named in the checkpoint, and rows of
+zeros, which is what is left of those that nobody needs, are left out.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from .gaps import kept, restored
 from .held import Checkpoint, alike, read_held
 from .program import Op, Program
 
@@ -29,10 +31,8 @@ def save_programs(folder: str, programs: Sequence[Program], checkpoint: str) -> 
         same = alike([(n, t) for n, t in tensors.items() if n not in held])
         stored = {n: tensors[n] for n in dict.fromkeys(same.values())}
         strides = {n: list(tensors[n].stride()) for n in same if not tensors[n].is_contiguous()}
-        save_file(
-            {n: t.detach().cpu().contiguous().clone() for n, t in stored.items()},
-            os.path.join(folder, f"program{number}.safetensors"),
-        )
+        parts = {n: kept(t.cpu()) for n, t in stored.items()}
+        save_file({n: t.clone() for n, (t, _) in parts.items()}, os.path.join(folder, f"program{number}.safetensors"))
         body = {
             "ops": [[op.name, op.args, op.kwargs, op.outs, list(op.writes)] for op in program.ops],
             "inputs": program.inputs,
@@ -41,6 +41,7 @@ def save_programs(folder: str, programs: Sequence[Program], checkpoint: str) -> 
             "notes": {**program.notes, "strides": strides},
             "held": held,
             "same": {n: [other, list(tensors[n].shape)] for n, other in same.items()},
+            "gaps": {n: [list(stored[n].shape), places] for n, (_, places) in parts.items() if places is not None},
         }
         with open(os.path.join(folder, f"program{number}.json"), "w", encoding="utf-8") as file:
             json.dump(body, file, allow_nan=False)
@@ -50,6 +51,7 @@ def load_program(folder: str, number: int = 0) -> Program:
     stored = load_file(os.path.join(folder, f"program{number}.safetensors"))
     with open(os.path.join(folder, f"program{number}.json"), encoding="utf-8") as file:
         body = json.load(file)
+    stored |= {name: restored(stored[name], shape, places) for name, (shape, places) in body["gaps"].items()}
     strides = body["notes"]["strides"]
     tensors = {
         name: restrided(stored[other].reshape(shape), strides.get(name))

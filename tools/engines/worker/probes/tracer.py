@@ -83,6 +83,8 @@ class Tracer(TorchDispatchMode):
         self.active = False
         self.refused: dict[str, str] = {}
         self.handlers: dict[str, list[int]] = {}
+        self.caches: list[str] = []
+        """Constants that an engine's taps cut to what is read."""
         self.substitute: Callable[[Tensor], Tensor | None] = lambda _: None
         self.recipes: dict[int, tuple[str, list[Any], Any]] = {}
         self._guards: list[Any] = []
@@ -220,6 +222,8 @@ class Tracer(TorchDispatchMode):
             return name
         name = self._name(tensor)
         value = self.substitute(tensor)
+        if value is not None and value.is_floating_point():
+            self.caches.append(name)
         if value is not None:
             for size, kept in zip(tensor.shape, value.shape, strict=True):
                 if size != kept:
@@ -318,6 +322,7 @@ class Tracer(TorchDispatchMode):
             "gpu": sorted(name for name, value in values.items() if value.is_cuda),
             "batch_invariant": any(value.is_cuda for value in values.values()) and batch_invariant_mode(),
             "output": list(output),
+            "caches": [name for name in self.caches if name in values],
         }
         notes["setting"] = setting((op.name for op in ops), gpu=bool(notes["gpu"]))
         rows = keys if end.keys is None else end.keys

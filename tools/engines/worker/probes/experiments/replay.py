@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..program import Program
-from ..rows import rows_of, same_bits
+from ..rows import own_rows, rows_of, same_bits
 from .case import Case, Report
 from .memory import reads_fresh, repeatable, varying
 
@@ -18,7 +18,7 @@ def replays(case: Case, report: Report) -> bool:
     good = True
     for name, program in zip(case.names, (case.a, case.b), strict=True):
         result = attempt(program)
-        own = torch.tensor([n for n, key in enumerate(program.rows) if key[0] >= 0])
+        own = torch.tensor(own_rows(program))
         canonical = rows_of(result, len(program.rows)) if isinstance(result, Tensor) else None
         wanted = program.expected.reshape(program.expected.shape[0], -1)
         same = canonical is not None and same_bits(canonical[own], wanted[own])
