@@ -23,6 +23,7 @@ from .experiments.leaf import leaf
 from .experiments.memory import nondeterministic, uninitialised
 from .experiments.omitted import omitted
 from .experiments.order import order
+from .experiments.reach import reach
 from .experiments.replay import replays
 from .experiments.settings import switched, told
 from .experiments.slots import slots
@@ -42,6 +43,7 @@ EXPERIMENTS: Final[tuple[Experiment, ...]] = (
     weights,
     layout,
     switched,
+    reach,
     batch,
     constants,
     terms,

@@ -12,8 +12,6 @@ from torch import Tensor
 
 BLOCKS, PLACES = 0, 2
 """Dimensions of vLLM's CPU cache of keys or of values: [blocks, key heads, places in a block, head size]."""
-
-
 PLAN = "_C.get_scheduler_metadata.default"
 
 

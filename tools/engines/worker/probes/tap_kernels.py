@@ -8,7 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .tap_plans import plans
 from .taps import AFTER, BEFORE, Taps, first
+from .tracer import Tracer
 
 
 class KernelsTaps(Taps):
@@ -33,6 +35,12 @@ class KernelsTaps(Taps):
         self._wrap(model, "_logprob", lambda out, args: self._logprob(out), AFTER)
         pack = shared.attention.pack
         self.replace(shared.attention, "pack", lambda lengths: self._packed(pack(lengths)))
+        self._plans = plans(self)
+        self.recorder.prepare = self._prepare
+
+    def _prepare(self, tracer: Tracer) -> None:
+        """The plan is made in the first layer and read in all: where that lies outside of a region, it is a call."""
+        tracer.recipes = self._plans
 
     def _decoder(self, index: int, layer: Any) -> None:
         self.before(layer, lambda a, k: self._enter(index, a))

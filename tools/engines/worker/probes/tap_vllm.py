@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import inspect
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from .tap_plans import plans
 from .tap_vllm_caches import blocks, states
 from .tap_vllm_quantised import quantised
 from .tap_vllm_recurrent import recurrent
 from .taps import AFTER, BEFORE, Taps, first, layers_of
 from .tracer import Tracer
-
-PLANS = 4
 
 
 class VllmTaps(Taps):
@@ -30,7 +28,7 @@ class VllmTaps(Taps):
 
     def install(self) -> None:
         self._watch_requests()
-        self._watch_schedules()
+        self._plans = plans(self)
         inner = self._model.model
         self.before(self._model, self._begin)
         self.traced(inner.embed_tokens, BEFORE)
@@ -142,27 +140,6 @@ class VllmTaps(Taps):
         self.replace(submit, "run", named)
         self.replace(self._runner, "execute_model", executed)
 
-    def _watch_schedules(self) -> None:
-        """The CPU attention's work plan holds pointers; how it was made is remembered instead of its bytes."""
-        from vllm import _custom_ops as ops
-
-        run = getattr(ops, "cpu_attn_get_scheduler_metadata", None)
-        if run is None:
-            return
-
-        def planned(*args: Any, **kwargs: Any) -> Any:
-            bound = inspect.signature(run).bind(*args, **kwargs)
-            bound.apply_defaults()
-            given = [v.clone() if isinstance(v, Tensor) else v for v in bound.arguments.values()]
-            plan = run(*args, **kwargs)
-            self._plans[plan.data_ptr()] = ("_C.get_scheduler_metadata.default", given, plan)
-            while len(self._plans) > PLANS:
-                self._plans.pop(next(iter(self._plans)))
-            return plan
-
-        self._plans: dict[int, tuple[str, list[Any], Any]] = {}
-        self.replace(ops, "cpu_attn_get_scheduler_metadata", planned)
-
     def _begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Rows of this forward; profiling and warm-up passes have no request of ours, and no rows."""
         positions = kwargs.get("positions")
@@ -257,7 +234,7 @@ class VllmTaps(Taps):
         table = next((one for one in every if hasattr(one, "block_table")), None)
         if table is not None:
             found.append(blocks(table, self._runner))
-            tracer.recipes = dict(self._plans)
+            tracer.recipes = self._plans
         tracer.substitute = lambda tensor: next((made for cut in found if (made := cut(tensor)) is not None), None)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -40,9 +41,9 @@ def replays(case: Case, report: Report) -> bool:
     return good
 
 
-def attempt(program: Program) -> Any:
+def attempt(program: Program, overrides: Mapping[str, Tensor] | None = None) -> Any:
     try:
-        return program.result()
+        return program.result(overrides)
     except (RuntimeError, ImportError, AttributeError, KeyError, TypeError, ValueError) as error:
         return f"{type(error).__name__}: {error}"
 
