@@ -17,7 +17,7 @@ ROWS = 12
 Run = Callable[..., Any]
 
 
-def traced(run: Run, given: dict[str, Any], constants: tuple[Any, ...]) -> Program:
+def traced(run: Run, given: dict[str, Any], constants: tuple[Any, ...], keys: Any = None) -> Program:
     tracer = Tracer()
     points = [(0, name) for name in given]
     with torch.no_grad(), tracer:
@@ -25,7 +25,8 @@ def traced(run: Run, given: dict[str, Any], constants: tuple[Any, ...]) -> Progr
             tracer.mark(point, value, value)
         made = run(*given.values(), *constants)
         tracer.mark((0, "out"), made, made)
-    program = tracer.program(points, (0, "out"), torch.tensor([[0, n] for n in range(ROWS)]).numpy())
+    keys = [[0, n] for n in range(ROWS)] if keys is None else keys
+    program = tracer.program(points, (0, "out"), torch.tensor(keys).numpy())
     assert program is not None
     return program
 
@@ -37,4 +38,15 @@ def said(
     programs = traced(a, given, constants), traced(b, given, constants if other is None else other)
     index = torch.arange(ROWS)
     report = classify(Case(kind, *programs, Shared(index, index, 0), same_side))
+    return {"class": report.label, "mechanism": report.mechanism, "tried": report.experiments}
+
+
+def in_company(kind: str, run: Run, given: dict[str, Any]) -> Any:
+    """The first half of the rows alone against both halves together, each a sequence."""
+    half = ROWS // 2
+    own = [[0, n] for n in range(half)]
+    alone = traced(run, {name: value[:half].clone() for name, value in given.items()}, (), own)
+    together = traced(run, given, (), own + [[1, n] for n in range(half)])
+    index = torch.arange(half)
+    report = classify(Case(kind, alone, together, Shared(index, index, half - 1), True))
     return {"class": report.label, "mechanism": report.mechanism, "tried": report.experiments}

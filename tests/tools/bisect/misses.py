@@ -10,7 +10,7 @@ import sys
 from typing import Any
 
 import torch
-from cases import ROWS, said
+from cases import ROWS, in_company, said
 from torch.nn import functional as F
 
 
@@ -85,6 +85,13 @@ def routed(logits: Any, ids: Any, *, plain: bool) -> Any:
     return picked if plain else picked / picked.sum(-1, keepdim=True)
 
 
+def attended(q: Any, k: Any, v: Any, own: bool = False) -> Any:
+    """Causal over the rows as they lie; own: within halves that are sequences, if there are two."""
+    seen = torch.ones(len(q), len(q), dtype=torch.bool)
+    seen = torch.block_diag(seen[: ROWS // 2, : ROWS // 2], seen[ROWS // 2 :, ROWS // 2 :]) if own else seen
+    return ((q @ k.t()) / 8).masked_fill(~seen, float("-inf")).softmax(-1) @ v
+
+
 def main() -> None:
     torch.manual_seed(0)
     x, square = torch.randn(ROWS, 256), torch.randn(64, 256)
@@ -100,6 +107,7 @@ def main() -> None:
     ids, embedding = torch.arange(3, 3 + ROWS)[:, None], torch.randn(50, 64)
     logits = torch.randn(ROWS, 8)
     chosen, best = logits.topk(2).indices, logits.topk(4)
+    heads = {name: torch.randn(ROWS, 64) for name in ("q", "k", "v")}
     results = {
         "a weight kept in another order": said(
             "linear", lambda x, w: x @ w.t(), lambda x, w: permuted(x, order, w), {"x": x}, square,
@@ -154,6 +162,13 @@ def main() -> None:
         "one side reads its weight in another form": said(
             "own", lambda x, w: x @ w, lambda x, w: x @ w[0], {"x": x}, square.t().contiguous(),
             other=(torch.stack([square.t() * 1.25, square.t()]),), same_side=True,
+        ),
+        "a mask that reaches the neighbours": in_company("attention", attended, heads),
+        "a mask of one's own": in_company("attention", lambda q, k, v: attended(q, k, v, own=True), heads),
+        "a mean over all that is there": in_company("own", lambda x: x - x.mean(0), {"x": x}),
+        "a scale over all that is there": in_company("own", lambda x: x / x.abs().max(), {"x": x}),
+        "scales rounded to powers of two by steps": said(
+            "own", lambda x, s: x / s, lambda x, s: x / s.log2().ceil().exp2(), {"x": x, "scales": x.abs()[:, :1] + 0.1}
         ),
         "the same result, then scaled": said(
             "own", lambda x: x.cumsum(-1), lambda x: x.cumsum(-1) * 1.5, {"x": x}

@@ -31,6 +31,11 @@ MISSED = {
     "one cast, seen in twelve values": "unknown",
     "one side calls its kernel twice": "batch_variance",
     "one side reads its weight in another form": "unknown",
+    "a mask that reaches the neighbours": "layout_mask",
+    "a mask of one's own": "batch_variance",
+    "a mean over all that is there": "batch_variance",
+    "a scale over all that is there": "batch_variance",
+    "scales rounded to powers of two by steps": "precision",
 }
 CLASSES = {
     "precision",
@@ -60,6 +65,12 @@ def test_kernels_that_are_the_same_are_not_called_others(missed: dict[str, Any])
     assert "sums in another order under the two conditions" in missed["one side calls its kernel twice"]["mechanism"]
     for case in ("one side calls its kernel twice", "one side reads its weight in another form"):
         assert "other kernels" not in json.dumps(missed[case])
+
+
+def test_rows_of_other_sequences_that_reach_a_row_are_told_from_their_number(missed: dict[str, Any]) -> None:
+    reached = "depend on what is in the rows of other sequences"
+    said = [case for case, found in missed.items() if reached in found["mechanism"]]
+    assert said == ["a mask that reaches the neighbours", "a mean over all that is there"]
 
 
 def test_how_terms_slots_and_factors_were_seen_is_said(missed: dict[str, Any]) -> None:

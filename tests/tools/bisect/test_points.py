@@ -14,7 +14,7 @@ FIRST = {
     "one expert's weight": ("layers.1.expert_out", "weight_bytes"),
     "another token's row": ("layers.0.expert_out", "layout_mask"),
     "transformers and megatron": ("layers.0.attn_norm", "precision"),
-    "int8, scales": ("layers.0.qkv_proj.scale", "semantic"),
+    "int8, scales": ("layers.0.qkv_proj.scale", "precision"),
     "delta rule, vllm and transformers": ("layers.0.conv_out", "unknown"),
     "delta rule, convolution": ("layers.0.conv_out", "weight_bytes"),
     "delta rule, scan": ("layers.0.ssm_out", "weight_bytes"),

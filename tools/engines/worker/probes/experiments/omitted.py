@@ -37,18 +37,19 @@ def omitted(case: Case, report: Report) -> bool:
             if time.monotonic() > until:
                 report.tried("steps left out, one chain of operators at a time", "not all were tried: out of time")
                 return False
-            if _gives(program, chain, rows, wanted):
-                return _said(case, report, name, program, chain)
+            step = _gives(program, chain, rows, wanted)
+            if step is not None:
+                return _said(case, report, name, program, chain, step)
     report.tried("steps left out, one chain of operators at a time", "none gives the other's bits")
     return False
 
 
-def _said(case: Case, report: Report, name: str, program: Program, chain: Chain) -> bool:
+def _said(case: Case, report: Report, name: str, program: Program, chain: Chain, step: tuple[Tensor, Tensor]) -> bool:
     _, last, numbers = chain
     words = ", ".join(dict.fromkeys(program.ops[n].name for n in numbers))
     report.tried(f"{name} without {words} (up to operator {last} of the region)", "the other side's bits")
     casts = [program.ops[n].name in CASTS for n in numbers]
-    if all(casts) or (report.rounding and any(casts)):
+    if all(casts) or (report.rounding and any(casts)) or _to_exponents(*step):
         said = f"{name} rounds in {words} (up to operator {last} of the region), the other side does not"
         return report.is_("precision", said)
     if not report.rounding:
@@ -56,6 +57,14 @@ def _said(case: Case, report: Report, name: str, program: Program, chain: Chain)
         label = "post_processing" if case.kind == "logprob" else "layout_mask" if masks else "semantic"
         return report.is_(label, f"{name} does {words} (up to operator {last} of the region), the other side does not")
     return False
+
+
+def _to_exponents(before: Tensor, after: Tensor) -> bool:
+    """Scales as UE8M0 keeps them: each is a power of two, its own next or nearest one."""
+    if not bool((before > 0).all()) or bool((torch.frexp(before).mantissa == 0.5).all()):
+        return False
+    ratio = after / before
+    return bool((torch.frexp(after).mantissa == 0.5).all() and (ratio > 0.5).all() and (ratio < 2).all())
 
 
 def _chains(program: Program) -> Iterator[Chain]:
@@ -82,27 +91,30 @@ def _computes(op: Op) -> bool:
     return op.name.startswith("aten.") and not op.writes and op.name.split(".")[1].rstrip("_") not in VIEWS
 
 
-def _gives(program: Program, chain: Chain, rows: Tensor, wanted: Tensor) -> bool:
-    """Where the two tensors are of one shape; numbers, in the dtype that the rest of the program goes on with."""
+def _gives(program: Program, chain: Chain, rows: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor] | None:
+    """What the step is given and what it makes, if leaving it out gives `wanted`.
+
+    Where the two tensors are of one shape; numbers, in the dtype that the rest of the program goes on with.
+    """
     start, last, _ = chain
     out = program.ops[last].outs[0]
-    fits: list[bool] = []
+    step: list[tuple[Tensor, Tensor]] = []
 
     def put(number: int, op: Op, env: dict[str, Any]) -> None:
         if number != last or out is None:
             return
         before, after = env[start], env[out]
-        fits.append(before.shape == after.shape and before.dtype != torch.bool and after.is_floating_point())
-        if fits[-1]:
-            env[out] = before.to(after.dtype)
-        else:
+        if before.shape != after.shape or before.dtype == torch.bool or not after.is_floating_point():
             raise _Unlike
+        env[out] = before.to(after.dtype)
+        step.append((env[out], after))
 
     try:
         result = rows_of(home(program.run(hook=put)[program.output]), len(program.rows))
     except (_Unlike, RuntimeError, TypeError, KeyError, IndexError, AttributeError):
-        return False
-    return result is not None and bool(fits) and result.dtype == wanted.dtype and same_bits(result[rows], wanted)
+        return None
+    same = result is not None and result.dtype == wanted.dtype and same_bits(result[rows], wanted)
+    return step[0] if same and step else None
 
 
 class _Unlike(Exception):

@@ -48,8 +48,7 @@ def _others(program: Program, target: int) -> list[int]:
 
 
 def _turned(program: Program, others: list[int]) -> dict[str, Tensor]:
-    """Inputs with the values of each of these rows in the opposite order: the same extremes and sums of squares, so that
-    a scale taken over all rows stays what it is."""
+    """Inputs with these rows' values in the opposite order each: a scale taken over all rows stays as it is."""
     overrides = {}
     for name in program.inputs.values():
         value = program.values[name]
