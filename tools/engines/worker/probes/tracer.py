@@ -1,27 +1,23 @@
 """Operators noted as they run: torch's dispatcher sees each, and tensors get names as they pass points.
 
 Every operator that reaches the dispatcher is noted, in-place ones and vLLM's custom ones included; operators that are
-Python inside are entered where the table names them. A region is what lies between the tensors at its input points and
-the tensor at its output point; whatever else it reads (weights, tables, caches) is kept as a constant, cloned before
-the operator could write to it.
+Python inside are entered where the table names them. What they read from elsewhere (weights, tables, caches) is kept as
+a constant, cloned before an operator could write to it.
 """
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from .gpu import batch_invariant_mode, home
 from .launches import Launch, encoded, watched
-from .program import FRESH, Op, Point, Program, copied, tensors_of
-from .rows import same_bits
-from .setting import setting
+from .program import FRESH, Op, Point, Program, copied
+from .region import Mark, Trace, region
 from .touched import Before
 
 ATTENTION = "vllm.model_executor.layers.attention.attention"
@@ -44,56 +40,26 @@ UNREADABLE = ("onednn_scaled_mm",)
 """As these, but of a weight that no product gives back to the bit: nothing could run them again."""
 
 
-@dataclass(frozen=True)
-class Mark:
-    """A tensor at a point: `name` is the engine's own, `shown` its canonical view [R, …], with their values then."""
-
-    name: str
-    shown: str
-    at: int
-    raw: Tensor
-    canonical: Tensor
-    keys: Any = None
-
-
-def _for_rows(mark: Mark, forward: Any, rows: Any) -> Tensor:
-    """The mark's rows in the order of `rows`; all of them where one of these did not pass this point."""
-    keys = forward if mark.keys is None else mark.keys
-    if keys is rows:
-        return mark.canonical
-    at = {key: number for number, key in enumerate(map(tuple, keys.tolist())) if key[0] >= 0}
-    wanted = [at.get(key, -1) for key in map(tuple, rows.tolist())]
-    owned = [number >= 0 or key[0] < 0 for number, key in zip(wanted, rows.tolist(), strict=True)]
-    return (
-        mark.canonical[torch.tensor(wanted, device=mark.canonical.device).clamp(min=0)]
-        if all(owned)
-        else mark.canonical
-    )
-
-
 class Tracer(TorchDispatchMode):
     """Notes what runs while it is active (`with tracer:`); `mark` names tensors as they pass points."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.ops: list[Op] = []
-        self.values: dict[str, Tensor] = {}
-        self.marks: dict[Point, Mark] = {}
+        self.trace = Trace()
         self.paused = 0
         self.active = False
-        self.refused: dict[str, str] = {}
-        self.handlers: dict[str, list[int]] = {}
-        self.caches: list[str] = []
-        """Constants that an engine's taps cut to what is read."""
         self.substitute: Callable[[Tensor], Tensor | None] = lambda _: None
         self.recipes: dict[int, tuple[str, list[Any], Any]] = {}
         self._guards: list[Any] = []
         self._watch: list[Any] = []
         self._resized: dict[str, tuple[int, int]] = {}
         self._names: dict[int, str] = {}
-        self._alias: dict[str, str] = {}
         self._keep: list[Any] = []
         self._count = 0
+
+    def program(self, inputs: Sequence[Point], output: Point, keys: Any) -> Program | None:
+        """The region between these points, if the output passed (see `region`)."""
+        return region(self.trace, inputs, output, keys)
 
     def __enter__(self) -> Any:
         self.active = True
@@ -121,7 +87,7 @@ class Tracer(TorchDispatchMode):
         if name.split(".")[1] in HANDLERS:
             self._handler(func, args)
         if name.split(".")[1] in UNREADABLE:
-            self.refused[name] = f"the packed weight of {name} cannot be read back"
+            self.trace.refused[name] = f"the packed weight of {name} cannot be read back"
         # Triton kernels that an operator launches inside are part of it.
         self.paused += 1
         try:
@@ -131,7 +97,7 @@ class Tracer(TorchDispatchMode):
         outs = result if isinstance(result, tuple | list) else [result]
         shared = self._aliased(func, args)
         names = [self._output(o, _same_memory(o, shared)) if isinstance(o, Tensor) else None for o in outs]
-        self.ops.append(Op(name, encoded[0], encoded[1], names, writes))
+        self.trace.ops.append(Op(name, encoded[0], encoded[1], names, writes))
         return result
 
     def _launched(self, launch: Launch, go: Callable[[], Any]) -> Any:
@@ -146,21 +112,23 @@ class Tracer(TorchDispatchMode):
         except (TypeError, ValueError) as error:
             args, kwargs, problem = [], {}, problem or f"{launch.name}: {error}"
         if problem is not None:
-            self.refused[launch.name] = problem
+            self.trace.refused[launch.name] = problem
         self.paused += 1
         try:
             before = Before(given, self._unwritten(given))
             result = go()
-            writes = dict.fromkeys(self._root(name) for name in before.written())
+            writes = dict.fromkeys(self.trace.root(name) for name in before.written())
         finally:
             self.paused -= 1
-        self.ops.append(Op(launch.name, args, kwargs, [], tuple(writes)))
+        self.trace.ops.append(Op(launch.name, args, kwargs, [], tuple(writes)))
         return result
 
     def _unwritten(self, names: Iterable[str]) -> set[str]:
         """Of these, fresh memory that nobody has written yet."""
-        fresh = {o for op in self.ops if op.name.split(".")[1] in FRESH for o in op.outs if o is not None}
-        return {n for n in names if (r := self._root(n)) in fresh and not any(r in op.writes for op in self.ops)}
+        fresh = {o for op in self.trace.ops if op.name.split(".")[1] in FRESH for o in op.outs if o is not None}
+        return {
+            n for n in names if (r := self.trace.root(n)) in fresh and not any(r in op.writes for op in self.trace.ops)
+        }
 
     def _named(self, tensor: Tensor) -> str:
         return self._names.get(id(tensor)) or self._external(tensor)
@@ -170,7 +138,7 @@ class Tracer(TorchDispatchMode):
         try:
             return self._sized(self._encode(name, list(args))), {k: self._encode(name, v) for k, v in kwargs.items()}
         except (RuntimeError, IndexError, TypeError) as error:
-            self.refused[name] = f"the arguments of {name} could not be kept: {error}"
+            self.trace.refused[name] = f"the arguments of {name} could not be kept: {error}"
             return [], {}
 
     def _enter(self, name: str, args: Any, kwargs: Any) -> Any:
@@ -187,7 +155,7 @@ class Tracer(TorchDispatchMode):
         self.paused += 1
         # A view made outside of the trace is not known; what the engine itself holds is compared then.
         shown = self._names.get(id(canonical), name)
-        self.marks[point] = Mark(name, shown, len(self.ops), copied(raw), canonical.detach().clone(), keys)
+        self.trace.marks[point] = Mark(name, shown, len(self.trace.ops), copied(raw), canonical.detach().clone(), keys)
         self.paused -= 1
 
     def _encode(self, op: str, value: Any) -> Any:
@@ -201,7 +169,7 @@ class Tracer(TorchDispatchMode):
             return {"float": str(value)}
         if value is None or isinstance(value, bool | int | float | str):
             return value
-        self.refused[op] = f"an argument of type {type(value).__name__} cannot be kept"
+        self.trace.refused[op] = f"an argument of type {type(value).__name__} cannot be kept"
         return None
 
     def _sized(self, args: list[Any]) -> list[Any]:
@@ -218,25 +186,25 @@ class Tracer(TorchDispatchMode):
             # A blob with pointers inside: kept as the call that made it.
             encoded = self._encode(recipe[0], recipe[1])
             name = self._name(tensor)
-            self.ops.append(Op(recipe[0], encoded, {}, [name]))
+            self.trace.ops.append(Op(recipe[0], encoded, {}, [name]))
             return name
         name = self._name(tensor)
         value = self.substitute(tensor)
         if value is not None and value.is_floating_point():
-            self.caches.append(name)
+            self.trace.caches.append(name)
         if value is not None:
             for size, kept in zip(tensor.shape, value.shape, strict=True):
                 if size != kept:
                     self._resized[name] = (int(size), int(kept))
         if value is None:
             if tensor.numel() * tensor.element_size() > CONSTANT_LIMIT:
-                self.refused[name] = f"a constant of shape {list(tensor.shape)} is too large to keep"
+                self.trace.refused[name] = f"a constant of shape {list(tensor.shape)} is too large to keep"
                 value = tensor.new_zeros(0)
             else:
                 value = tensor
         with torch.no_grad():
             self.paused += 1
-            self.values[name] = copied(value)
+            self.trace.values[name] = copied(value)
             self.paused -= 1
         return name
 
@@ -245,7 +213,7 @@ class Tracer(TorchDispatchMode):
         name = f"v{self._count}"
         self._names[id(tensor)] = name
         self._keep.append(tensor)
-        self._alias[name] = name
+        self.trace.alias[name] = name
         return name
 
     def _output(self, tensor: Tensor, shared: list[str]) -> str:
@@ -254,12 +222,7 @@ class Tracer(TorchDispatchMode):
             return name
         name = self._name(tensor)
         if shared:
-            self._alias[name] = self._root(shared[0])
-        return name
-
-    def _root(self, name: str) -> str:
-        while self._alias.get(name, name) != name:
-            name = self._alias[name]
+            self.trace.alias[name] = self.trace.root(shared[0])
         return name
 
     def _aliased(self, func: Any, args: Any) -> list[tuple[str, Tensor]]:
@@ -277,13 +240,13 @@ class Tracer(TorchDispatchMode):
             value = args[position] if position < len(args) else kwargs.get(argument.name)
             for tensor in value if isinstance(value, list | tuple) else [value]:
                 if isinstance(tensor, Tensor) and id(tensor) in self._names:
-                    yield self._root(self._names[id(tensor)])
+                    yield self.trace.root(self._names[id(tensor)])
 
     def _handler(self, func: Any, args: Any) -> None:
         """The packed weight behind a handle, read back by multiplying with the identity (exact)."""
         out, x, _, handle = args[:4]
         name = self._names[id(handle)]
-        if name in self.handlers:
+        if name in self.trace.handlers:
             return
         size = int(x.shape[-1])
         with torch.no_grad():
@@ -291,79 +254,9 @@ class Tracer(TorchDispatchMode):
             eye = torch.eye(size, dtype=x.dtype)
             read = torch.empty(size, out.shape[-1], dtype=x.dtype)
             func(read, eye, None, handle)
-            self.values[name] = read.t().contiguous()
+            self.trace.values[name] = read.t().contiguous()
             self.paused -= 1
-        self.handlers[name] = [int(out.shape[-1]), size]
-
-    def program(self, inputs: Sequence[Point], output: Point, keys: Any) -> Program | None:
-        """The operators from the marks of `inputs` (those that passed) to the mark of `output`, whose rows count.
-
-        keys: of the forward's rows.
-        """
-        if output not in self.marks:
-            return None
-        end = self.marks[output]
-        passed = {point: self.marks[point] for point in inputs if point in self.marks}
-        given, root = dict(passed), self._root(end.shown)
-        ops, read, late = self._backwards(root, end.at, self._stops(given))
-        if late:
-            # One kernel wrote the output and this input (a residual sum and its norm): what it read is the input.
-            given = {point: mark for point, mark in given.items() if self._root(mark.name) not in late}
-            ops, read, _ = self._backwards(root, end.at, self._stops(given))
-        shown = end.shown if ops else self._handed_on(end, given.values())
-        read += [] if any(shown in op.outs for op in ops) else [shown]
-        values = {name: self.values[name] for name in read if name in self.values}
-        values |= {mark.name: mark.raw for mark in given.values()}
-        produced = {o for op in ops for o in op.outs if o is not None}
-        notes = {
-            "handlers": {n: v for n, v in self.handlers.items() if n in values},
-            "refused": {k: v for k, v in self.refused.items() if k in values or any(k == op.name for op in ops)},
-            "missing": sorted(name for name in read if name not in values and name not in produced),
-            "gpu": sorted(name for name, value in values.items() if value.is_cuda),
-            "batch_invariant": any(value.is_cuda for value in values.values()) and batch_invariant_mode(),
-            "output": list(output),
-            "caches": [name for name in self.caches if name in values],
-        }
-        notes["setting"] = setting((op.name for op in ops), gpu=bool(notes["gpu"]))
-        rows = keys if end.keys is None else end.keys
-        names = {f"{layer}.{name}": mark.name for (layer, name), mark in given.items()}
-        canonical = {f"{layer}.{name}": home(_for_rows(mark, keys, rows)) for (layer, name), mark in passed.items()}
-        values = {name: home(value) for name, value in values.items()}
-        return Program(ops, names, shown, values, home(end.canonical), rows.tolist(), notes, canonical)
-
-    def _stops(self, given: Mapping[Point, Mark]) -> dict[str, int]:
-        return {self._root(mark.name): mark.at for mark in given.values()}
-
-    def _backwards(self, root: str, end: int, stops: dict[str, int]) -> tuple[list[Op], list[str], set[str]]:
-        """Ops that the output depends on, walking back from it; views of a wanted tensor belong to it.
-
-        Also the names that they read from outside, and those stops that one of them made itself.
-        """
-        wanted = {root}
-        late: set[str] = set()
-        kept: list[Op] = []
-        for number in range(end - 1, -1, -1):
-            op = self.ops[number]
-            made = {self._root(name) for name in op.outs if name is not None} | set(op.writes)
-            live = {r for r in made & wanted if number >= stops.get(r, -1)}
-            if not live:
-                continue
-            kept.append(op)
-            late |= {r for r in made if number < stops.get(r, -1)}
-            wanted |= {self._root(name) for name in tensors_of(op)}
-        kept.reverse()
-        produced: set[str] = set()
-        read: list[str] = []
-        for op in kept:
-            read += [name for name in tensors_of(op) if name not in produced and name not in read]
-            produced |= {o for o in op.outs if o is not None}
-        return kept, read, late
-
-    def _handed_on(self, end: Mark, given: Iterable[Mark]) -> str:
-        """The output's name where nothing computes it: that of the input that it is, if it is one seen otherwise."""
-        root, held = self._root(end.shown), end.raw.reshape(1, -1)
-        views = [mark for mark in given if self._root(mark.name) == root and same_bits(mark.raw.reshape(1, -1), held)]
-        return views[0].name if views else end.shown
+        self.trace.handlers[name] = [int(out.shape[-1]), size]
 
 
 def _same_memory(output: Tensor, arguments: Sequence[tuple[str, Tensor]]) -> list[str]:
