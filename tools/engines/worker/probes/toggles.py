@@ -83,14 +83,14 @@ def _narrow_of(program: Program, wanted: Tensor) -> torch.dtype:
 
 def _toggles(program: Program, narrow: torch.dtype) -> Iterator[Toggle]:
     text = str(narrow).removeprefix("torch.")
-    doubled = _doubled(program)
+    wide = doubled(program)
     scales = _scales(program)
     for number, op in operators(program):
         if not op.name.startswith("aten.") or op.writes:
             continue
         if op.name in CASTS:
             yield Toggle(number, "late", op.name, text)
-        if doubled:
+        if wide:
             yield Toggle(number, "early", op.name, "float32")
         yield Toggle(number, "early", op.name, text)
         yield Toggle(number, "read", op.name, text)
@@ -101,7 +101,7 @@ def _toggles(program: Program, narrow: torch.dtype) -> Iterator[Toggle]:
             yield Toggle(number, "power", op.name, text)
 
 
-def _doubled(program: Program) -> bool:
+def doubled(program: Program) -> bool:
     """Something is computed in float64."""
     given = [value for op in program.ops for value in (*op.args, *op.kwargs.values())]
     return {"dtype": "float64"} in given or any(v.dtype == torch.float64 for v in program.values.values())
