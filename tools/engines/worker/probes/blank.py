@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from .program import Program
-from .rows import rows_of, same_bits
+from .rows import gives, same_bits
 
 TILE = 64
 """Positions around the one in question that stay, as far as they are there."""
@@ -38,7 +38,7 @@ def blanked(program: Program, sequence: int, position: int) -> Program:
     wanted = program.expected.reshape(count, -1)[kept]
     for values in _proposals(program, kept, needed):
         made = replace(program, values=values, notes={**program.notes, "window": window})
-        if _gives(made, kept, wanted):
+        if gives(made, wanted, kept):
             expected = _only(program.expected, kept)
             canonical = {point: _canonical(program, made, point, needed) for point in program.canonical}
             return replace(made, expected=expected, canonical=canonical)
@@ -76,11 +76,3 @@ def _canonical(program: Program, made: Program, point: str, needed: list[int]) -
     if name is not None and same_bits(program.values[name].flatten(), before.flatten()):
         return made.values[name].reshape(before.shape)
     return _only(before, needed) if before.is_floating_point() else before
-
-
-def _gives(program: Program, kept: list[int], wanted: Tensor) -> bool:
-    try:
-        result = rows_of(program.result(), len(program.rows))
-    except (RuntimeError, IndexError, TypeError, ValueError, KeyError):
-        return False
-    return result is not None and same_bits(result[kept], wanted)

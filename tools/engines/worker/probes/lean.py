@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from .blank import blanked
 from .program import Program
-from .rows import rows_of, same_bits
+from .rows import gives
 from .shrink import with_rows
 
 FEWEST, STEP = 64, 4
@@ -28,16 +28,8 @@ def lean(program: Program, sequence: int, position: int) -> Program:
         cut = with_rows(program, list(range(start, min(start + size, count))))
         if cut is None:
             break
-        if _stands(cut):
+        if gives(cut, cut.expected.reshape(len(cut.rows), -1)):
             program = cut
             break
         size *= STEP
     return blanked(program, sequence, position) if len(program.rows) > FEWEST else program
-
-
-def _stands(cut: Program) -> bool:
-    try:
-        result = rows_of(cut.result(), len(cut.rows))
-    except (RuntimeError, IndexError, TypeError, ValueError, KeyError):
-        return False
-    return result is not None and same_bits(result, cut.expected.reshape(len(cut.rows), -1))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,3 +73,12 @@ def same_bits(a: Tensor, b: Tensor) -> bool:
 def same_values(a: Tensor, b: Tensor) -> bool:
     """Equal as numbers: zeros of either sign, and NaN with whatever payload, count as the same."""
     return a.shape == b.shape and bool(((a == b) | ((a != a) & (b != b))).all())
+
+
+def gives(program: Program, wanted: Tensor, places: Sequence[int] | slice = slice(None)) -> bool:
+    """Whether a program that was changed still runs, and gives these rows the bits `wanted` [R, W]."""
+    try:
+        result = rows_of(program.result(), len(program.rows))
+    except (RuntimeError, IndexError, TypeError, ValueError, KeyError):
+        return False
+    return result is not None and same_bits(result[places], wanted)
